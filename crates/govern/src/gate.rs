@@ -71,10 +71,10 @@ type RawRequestId = Box<[u8]>;
 
 const MAX_OPEN: usize = 4_096;
 
-/// Reason for refusing work during a replay: updates of the agent describe past actions then.
+/// Reason for refusing work while history is replayed: the agent's updates describe past actions then.
 const REPLAYING: &str = "history is being replayed";
 
-/// Reason for stopping a turn whose actions could not be recorded.
+/// Reason for stopping a turn: an action could not be recorded.
 const UNRECORDED: &str = "the audit log could not be written";
 
 /// Enforces a governance between one client and one agent.
@@ -84,26 +84,26 @@ pub struct Gate {
     principal: Principal,
     authorizer: Authorizer,
     resolver: Box<dyn PathResolver>,
-    /// Owners of sessions. `None`: every session belongs to the client.
+    /// Owners of sessions. `None` means that the client may use every session.
     owners: Option<Arc<dyn SessionOwners>>,
-    /// Limits the sessions of all gates together. `None`: each gate has only its own limit.
+    /// Limit for the sessions of all gates together. `None` means that only the limit of this gate counts.
     session_slots: Option<Arc<dyn SessionSlots>>,
     cursors: ownership::Cursors,
     mark: MetaMark,
     start: GateStart,
     is_v2: bool,
     is_initialized: bool,
-    /// Declared capabilities that the agent lacks, according to its answer to `initialize`. While set, no
-    /// session can be opened.
+    /// Capabilities that the manifest declares and the agent lacks, according to its answer to `initialize`.
+    /// While set, no session can be opened.
     unmet_capabilities: Option<String>,
     is_client_input_closed: bool,
     client_offer: Option<session_open::ClientOffer>,
     sessions: HashMap<Box<str>, Session>,
     /// Sessions that were closed, the oldest first.
     closed_sessions: VecDeque<child_sessions::ClosedSession>,
-    /// Messages of the agent in sessions that are not open yet.
+    /// Messages that the agent sent in sessions that are not open yet.
     early_messages: child_sessions::EarlyMessages,
-    /// `true` while the agent is being ended because of a violation between turns.
+    /// `true` once the agent violated the governance outside of a turn, and is being ended.
     is_ending: bool,
     /// Requests of the client that the agent has not answered.
     pending_at_agent: ChargedMap<RawRequestId, PendingAtAgent>,
@@ -111,7 +111,7 @@ pub struct Gate {
     pending_at_client: ChargedMap<RawRequestId, PendingAtClient>,
     /// Connections to MCP servers in the client, mapped to the ids of the servers.
     mcp_connections: ChargedMap<String, String>,
-    /// Names of unlisted agent notifications that this connection has already recorded.
+    /// Names of unlisted methods and unknown members that this connection has already recorded once.
     recorded_names: BTreeSet<Box<str>>,
     refusals: refusal_log::RefusalLog,
     retained: RetainedBytes,
@@ -120,15 +120,15 @@ pub struct Gate {
     to_agent: OrderedOutbox,
     /// Results of tool checks that wait for their audit events.
     held_check_results: VecDeque<tool_check::HeldCheckResult>,
-    /// Earliest time at which [`Self::tick`] may have work. `None`: never.
+    /// Earliest time at which [`Self::tick`] may have work. `None` means that there is no deadline.
     next_due: Option<GateTime>,
     last_seq: u64,
-    /// The last event that was recorded or has failed.
+    /// Number of the last audit event that is durable or has failed.
     last_settled: AuditSeq,
     serial: u64,
 }
 
-/// The handling of one input: the gate, the time and the output.
+/// State for the handling of one input: the gate, the current time and the output.
 struct GateCtx<'a, O> {
     gate: &'a mut Gate,
     now: GateTime,
@@ -182,7 +182,7 @@ impl Gate {
         }
     }
 
-    /// Restricts the client to sessions that it created, according to `owners`.
+    /// Restricts the client to the sessions that `owners` reports as its own.
     #[must_use]
     pub fn with_owners(self, owners: Arc<dyn SessionOwners>) -> Self {
         Self { owners: Some(owners), ..self }
@@ -226,8 +226,8 @@ impl Gate {
         self.ctx(now, out).apply_audit_result(seq, written);
     }
 
-    /// Decides whether the built-in agent may call a tool, before it announces the call. The answer follows
-    /// through [`GateOutput::answer_tool_check`] once the decision is recorded.
+    /// Decides whether the built-in agent may call a tool that it has not announced yet. Once the decision is
+    /// recorded, [`GateOutput::answer_tool_check`] gets the answer.
     pub fn check_tool<O: GateOutput>(&mut self, now: GateTime, number: u64, request: ToolCheck, out: &mut O) {
         self.ctx(now, out).check_tool(number, request);
     }
@@ -266,8 +266,8 @@ impl Gate {
         ctx.answer_pending_and_close(why);
     }
 
-    /// Closes all sessions after the agent exited. `how` describes the exit to the client and must be safe to
-    /// show.
+    /// Closes all sessions after the agent exited. `how` describes the exit. The client sees `how`, so it
+    /// must not contain secrets.
     pub fn handle_agent_lost<O: GateOutput>(&mut self, now: GateTime, how: Option<&str>, out: &mut O) {
         let mut ctx = self.ctx(now, out);
         ctx.record_omitted();
@@ -285,7 +285,7 @@ impl Gate {
         &self.config.timeouts
     }
 
-    /// Returns the earliest time at which something may be due; [`Self::tick`] checks.
+    /// Returns the earliest time at which [`Self::tick`] may have work.
     #[must_use]
     pub fn next_deadline(&self) -> Option<GateTime> {
         self.next_due
@@ -312,7 +312,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         AuditContext { config: &self.gate.config, principal: &self.gate.principal, session, parent }
     }
 
-    /// Records an event. A refusal beyond the rate limit is only counted, and nothing waits for it.
+    /// Records an event. A refusal beyond the rate limit is only counted, and no line waits for a counted
+    /// refusal.
     fn record(&mut self, event: Event) -> AuditSeq {
         match self.gate.refusals.admit(self.now, event) {
             Ok(event) => self.record_always(event),
@@ -330,7 +331,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         seq
     }
 
-    /// Sends a line once the event that it depends on is recorded.
+    /// Sends a line once the audit event that the line depends on is durable.
     fn send(
         &mut self,
         direction: GateDirection,
@@ -378,7 +379,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Handles a line that cannot be sent because its event could not be recorded.
+    /// Handles a line that is not sent, because the audit event that it depends on could not be recorded.
     fn apply_audit_failure(&mut self, on_failure: OnAuditFailure) {
         match on_failure {
             OnAuditFailure::Drop => {}
@@ -400,7 +401,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
                     }
                     _ => {}
                 }
-                // An expired request was answered before.
+                // The gate has already answered an expired request.
                 if !pending.is_late {
                     self.send(GateDirection::ToClient, &[&line], None, OnAuditFailure::Drop);
                 }

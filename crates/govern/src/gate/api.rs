@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::identity::Principal;
 
-/// Time since the gate was created. The gate has no clock of its own.
+/// Time since the creation of the gate. The caller measures it.
 pub type GateTime = Duration;
 
 /// Number of an audit event. Events are numbered in the order in which they must be written.
@@ -17,7 +17,7 @@ pub type GateTime = Duration;
 pub struct AuditSeq(pub u64);
 
 impl AuditSeq {
-    /// Stands for a refusal that is only counted. No line waits for it.
+    /// Number for a refusal that is counted but not recorded. No line waits for this number.
     pub(super) const UNRECORDED: Self = Self(0);
 }
 
@@ -30,12 +30,12 @@ pub trait GateOutput {
     /// Records an event. [`Gate::handle_audit_result`](super::Gate::handle_audit_result) must report the
     /// result.
     fn record(&mut self, seq: AuditSeq, event: Event);
-    /// Answers [`Gate::check_tool`](super::Gate::check_tool) with the reason of a refusal; `None` if the tool
-    /// may run.
+    /// Reports the result of [`Gate::check_tool`](super::Gate::check_tool): the reason of a refusal, or
+    /// `None` if the tool may run.
     fn answer_tool_check(&mut self, number: u64, refusal: Option<String>);
-    /// Ends the agent because it violated the governance.
+    /// Kills the agent because it violated the governance.
     fn end_agent(&mut self, why: &str);
-    /// Ends the agent because it does not respond. It may get more time to exit than after a violation.
+    /// Ends the agent because it does not respond. The agent gets time to exit.
     fn end_agent_gracefully(&mut self, why: &str) {
         self.end_agent(why);
     }
@@ -45,7 +45,7 @@ pub trait GateOutput {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GateStart {
     pub started_at: u64,
-    /// An unguessable string. Ids of requests that the gate sends contain it, so no peer can predict them.
+    /// An unguessable string. Ids of the gate's own requests contain it, so that no peer can predict an id.
     pub nonce: String,
 }
 
@@ -53,18 +53,18 @@ pub struct GateStart {
 #[derive(Clone, Debug, PartialEq)]
 pub struct ToolCheck {
     pub session: String,
-    /// The id under which the agent will announce the call.
+    /// Id under which the agent will announce the call.
     pub call: String,
     pub server: Option<String>,
     pub tool: String,
-    /// The tool name that the agent will report in its announcement.
+    /// Tool name under which the agent will announce the call.
     pub name: String,
     pub arguments: Value,
 }
 
 pub type SessionSlot = Box<dyn Debug + Send + Sync>;
 
-/// Limits the open sessions of all gates that share it.
+/// Limits the open sessions of all gates that share the limit.
 pub trait SessionSlots: Debug + Send + Sync {
     /// Takes a slot for a session of this identity. Returns `None` if a limit is reached.
     fn take(&self, identity: &str) -> Option<SessionSlot>;
@@ -73,16 +73,16 @@ pub trait SessionSlots: Debug + Send + Sync {
 /// A pending approval, as an approver sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApprovalRequest {
-    /// Passed to [`ApprovalVote::id`].
+    /// Id of the approval, for [`ApprovalVote::id`].
     pub id: String,
     pub session: String,
     pub tool: String,
     pub input: Value,
     /// Action kinds of the call, separated by commas.
     pub kinds: String,
-    /// SHA-256 of everything about the call that was judged and is shown.
+    /// SHA-256 of everything that was judged about the call and is shown to approvers.
     pub digest: [u8; 32],
-    /// Content that the agent shows beside the input, such as a diff. Null if there is none.
+    /// Content that the agent shows beside the input, such as a diff. Null if the call has no content.
     pub content: Value,
     pub reason: String,
     /// Readable description of the required approvals.
@@ -92,7 +92,7 @@ pub struct ApprovalRequest {
     pub client: String,
     pub deadline: GateTime,
     pub expires_at: u64,
-    /// `true` while the client is asked and has not answered.
+    /// `true` while a permission request for this approval is unanswered at the client.
     pub is_client_asked: bool,
 }
 
@@ -126,19 +126,19 @@ pub trait SignatureValidity: Debug + Send + Sync {
 #[derive(Clone, Debug)]
 pub struct VoteSignature {
     pub file: String,
-    /// Checked before each further vote is counted.
+    /// Checks the key again before each further vote on the same approval.
     pub validity: Arc<dyn SignatureValidity>,
 }
 
 /// An approval or a rejection of a pending action.
 #[derive(Clone, Debug)]
 pub struct ApprovalVote {
-    /// The [`ApprovalRequest::id`] that this vote is about.
+    /// The [`ApprovalRequest::id`] of the pending approval.
     pub id: String,
     pub signer: Principal,
     pub approves: bool,
     pub reason: Option<String>,
-    /// `None` if the vote is not signed. Then there is no key that could be revoked.
+    /// `None` if the vote is not signed.
     pub signature: Option<VoteSignature>,
 }
 

@@ -1,4 +1,4 @@
-//! Pending approvals: the required approvers, their votes, and the effects of the decision.
+//! Pending approvals: the required approvers, their votes, and what happens after the decision.
 
 use bytes::Bytes;
 use narrows_acp::method;
@@ -24,14 +24,14 @@ use crate::call::{Call, Digest, repeated_input};
 use crate::identity::Principal;
 use crate::lifecycle::OperatorState;
 
-/// Option ids of the permission requests that the gate sends.
+/// Ids of the options in permission requests that the gate sends.
 const ALLOW: &str = "allow_once";
 const REJECT: &str = "reject_once";
 
-/// Bound for the files of a diff that the reason names.
+/// Maximum number of changed files that the reason of an approval names.
 const MAX_NAMED_FILES: usize = 8;
 
-/// Reason for refusing an approval whose call has changed.
+/// Reason for refusing an approval: the call has changed since the approval was requested.
 const CHANGED: &str = "the call changed while it waited for approval";
 
 /// Reason for refusing an approval when there are too many, or the byte budget is exhausted.
@@ -47,17 +47,18 @@ pub(super) struct PendingApproval {
     input: Value,
     pub(super) input_summary: Box<str>,
     kinds: Vec<&'static str>,
-    /// Digest of everything about the call that is judged and shown.
+    /// Digest of everything that was judged about the call and is shown to approvers.
     digest: Digest,
     content: Value,
-    /// The decision about the call as it was shown to approvers.
+    /// Decision about the call as approvers have seen it.
     ruling: GovernanceDecision,
     pub(super) reason: String,
     origin: ApprovalOrigin,
     requirements: Vec<ApprovalRequirement>,
     votes: Vec<(Principal, Option<VoteSignature>)>,
     client_request: Option<RawRequestId>,
-    /// The client gets notices about this approval, because its own approval is not enough.
+    /// `true` if the client gets notices about this approval, because the client alone cannot give the
+    /// approval.
     pub(super) notifies_client: bool,
     pub(super) due: GateTime,
     charge: ByteCharge,
@@ -106,7 +107,7 @@ impl PendingApproval {
         *self.session == *session
     }
 
-    /// Returns `true` if the agent request with this id waits for this approval.
+    /// Returns `true` if the approval decides about the agent request with this id.
     pub(super) fn holds_request(&self, request: &[u8]) -> bool {
         match &self.origin {
             ApprovalOrigin::Permission { id, .. } | ApprovalOrigin::Service { id, .. } => **id == *request,
@@ -140,7 +141,7 @@ impl PendingApproval {
     }
 }
 
-/// Returns the last part of a reason: it names the files of a diff.
+/// Returns the end of an approval's reason, which names the files that the diffs of the call change.
 fn changed_files_note(call: &Call) -> String {
     let files = call.changed_files();
     if files.is_empty() {
@@ -161,7 +162,7 @@ pub(super) fn approval_name(start: &GateStart, number: u64) -> String {
 }
 
 impl<O: GateOutput> GateCtx<'_, O> {
-    /// Returns `true` for ids of requests that the gate sends itself.
+    /// Returns `true` for ids of the gate's own requests.
     pub(super) fn is_gate_request_id(&self, id: &[u8]) -> bool {
         id.starts_with(format!("\"aip44:{}:", self.gate.start.nonce).as_bytes())
     }
@@ -193,7 +194,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Creates an approval for a call. Asks the client if its vote counts.
+    /// Creates an approval for a call. Asks the client if the client is one of the approvers.
     pub(super) fn request_approval(
         &mut self,
         name: &str,
@@ -254,7 +255,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         ]);
         params["_meta"] = json!({"aip44": {"approval": approval_id, "reason": approval.reason}});
         let is_unannounced = approval.origin.is_unannounced();
-        // The decision about this call may have exceeded the limit of refusals, which stops the turn.
+        // The refusal of this call may have exceeded the refusal limit, which stops the turn.
         let is_stopped = approval.origin.is_of_agent() && self.gate.is_stopping(name);
         self.gate.approvals.insert(number, approval);
         self.gate.arm_timer(due);
@@ -297,8 +298,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         let allows = outcome["outcome"] == "selected" && outcome["optionId"] == ALLOW;
         let principal = self.gate.principal.clone();
         if allows {
-            // The vote of the client may not be enough. The client cannot be asked twice, so an approval that
-            // can no longer be completed is refused; the agent may ask again.
+            // The client's vote may not be enough, and the client cannot be asked twice. So an approval whose
+            // earlier signature became invalid is refused. The agent may ask again.
             if let Err(VoteError::SignatureInvalid(why)) = self.approve(number, principal, None) {
                 self.settle_approval(number, ApprovalOutcome::Refused(why));
             }
@@ -332,8 +333,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         Ok(())
     }
 
-    /// Counts a vote. Fails if an earlier counted signature is no longer valid: a revoked key must not count
-    /// for a quorum.
+    /// Counts a vote. Fails if an earlier counted signature is no longer valid, because a revoked key must
+    /// not count for a quorum.
     fn approve(
         &mut self,
         number: u64,
@@ -355,8 +356,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         Ok(())
     }
 
-    /// Refuses the pending approvals of a call that has changed since it was shown, or whose decision has
-    /// changed.
+    /// Refuses the pending approvals of a call if the call or the decision about it has changed since the
+    /// approvers saw it.
     pub(super) fn refuse_outdated_approvals(&mut self, name: &str, call: &str, ruling: &GovernanceDecision) {
         if self.gate.approvals.is_empty() {
             return;
@@ -376,8 +377,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Closes an approval, and continues the request once the outcome is recorded. An approval holds only for
-    /// the call as it was shown.
+    /// Closes an approval, and continues the request once the outcome is recorded. A given approval is void
+    /// if the call has changed since it was shown.
     pub(super) fn settle_approval(&mut self, number: u64, outcome: ApprovalOutcome) {
         let Some(mut approval) = self.gate.approvals.remove(&number) else { return };
         if let Some(request) = approval.client_request.take() {
@@ -392,9 +393,9 @@ impl<O: GateOutput> GateCtx<'_, O> {
         let record = record.filter(|record| record.call.digest() == approval.digest);
         let outcome = match record.as_ref().map(|record| &record.outcome) {
             _ if !outcome.is_given() => outcome,
-            // No approver has seen the current call.
+            // The call has changed, and no approver has seen its current form.
             None => ApprovalOutcome::Refused(CHANGED.to_owned()),
-            // A later refusal takes precedence.
+            // The call was refused after this approval was requested, and the refusal counts.
             Some(refused @ ApprovalOutcome::Refused(_)) => refused.clone(),
             Some(_) if is_moved => ApprovalOutcome::Refused(MOVED.to_owned()),
             Some(_) => outcome,
@@ -463,8 +464,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Reports to a client of version 2 that the operator waits or continues. Used where the agent does not
-    /// know about the approval, and so cannot report it.
+    /// Reports to a client of version 2 that the operator waits for an approval or continues. Needed if the
+    /// agent does not know about the approval, and cannot report its state itself.
     fn send_operator_state(&mut self, name: &str, state: &str, after: Option<AuditSeq>) {
         if !self.gate.is_v2 {
             return;
@@ -482,12 +483,13 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Answers a prompt whose turn never began: as cancelled if the client cancelled it, otherwise as
+    /// Answers a prompt whose turn never began: as cancelled if the client cancelled the turn, otherwise as
     /// refused.
     fn refuse_turn(&mut self, id: &[u8], name: &str, why: &str) {
         let after = self.set_operator_state(name, OperatorState::Interrupted, Some(why));
         if self.gate.is_v2 {
-            // In version 2 a result means that the prompt was accepted.
+            // In version 2, a prompt is answered with a result only if it was accepted, so a refusal is an
+            // error.
             let code = if why == CANCELLED { Code::Cancelled } else { Code::PolicyDenied };
             let error = RpcError::new(code, why.to_owned()).with("code", json!("interrupted"));
             let line = message::error(id, &error);

@@ -1,7 +1,7 @@
-//! Notices to the client about approvals that others give: pending, approved or refused.
+//! Notices to the client about approvals of other approvers: pending, approved or refused.
 //!
-//! A notice is a thought chunk: every client can show it, and no client takes it for the answer.
-//! `_meta.aip44` has the same information for programs.
+//! A notice is a thought chunk: every client can show a thought, and no client takes a thought for the
+//! answer. `_meta.aip44` has the same information for programs.
 
 use narrows_acp::method;
 use narrows_wire::message;
@@ -39,8 +39,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.send_approval_notice(name, &text, about, after);
     }
 
-    /// Reports the outcome, if the client was notified of the approval or was asked and did not answer in
-    /// time.
+    /// Reports the outcome of an approval to a client that was notified of the approval, or that did not
+    /// answer its permission request in time.
     pub(super) fn notify_approval_settled(
         &mut self,
         number: u64,

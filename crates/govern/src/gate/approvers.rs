@@ -1,11 +1,11 @@
-//! Required approvals: who may give them, and how many must.
+//! Required approvals: which identities may approve, and how many must approve.
 
 use narrows_manifest::types::governance::Approver;
 use narrows_policy::{GovernanceDecision, Signer};
 
 use crate::identity::Principal;
 
-/// A required approval. Any of these groups can give it.
+/// A required approval. One of these groups must approve.
 #[derive(Debug)]
 pub(super) struct ApprovalRequirement(pub(super) Vec<ApproverGroup>);
 
@@ -15,10 +15,10 @@ impl ApprovalRequirement {
     }
 }
 
-/// Approvers and the number of them that must approve.
+/// A group of approvers, and the number of them that must approve.
 #[derive(Debug)]
 pub(super) struct ApproverGroup {
-    /// If empty, the client is asked.
+    /// Identities that may approve. If the list is empty, the client is asked.
     signers: Vec<Signer>,
     quorum: u32,
 }
@@ -68,8 +68,8 @@ pub(super) fn requirements_met(needs: &[ApprovalRequirement], given: &[&Principa
     })
 }
 
-/// Returns the required approvals: those that the policies name, or else one by the approvers responsible for
-/// the action.
+/// Returns the required approvals: those that the policies name. If no policy names any, returns one by the
+/// approvers that are responsible for the action.
 pub(super) fn approval_requirements(
     ruling: &GovernanceDecision,
     approvers: &[Approver],

@@ -24,23 +24,23 @@ use crate::lifecycle::OperatorState;
 use crate::path_resolver::resolve_in_roots;
 use crate::unique_keys;
 
-/// Bound for the child sessions of one connection. Idle children are closed to make room.
+/// Maximum number of child sessions of one connection. Idle children are closed to make room.
 const MAX_CHILDREN: usize = 1_024;
-/// Bound for the names of closed sessions that are remembered. Agents may report the end of a call after its
-/// session was closed.
+/// Maximum number of remembered names of closed sessions. After a session is closed, its agent may still
+/// report the end of a call.
 const MAX_CLOSED: usize = 4_096;
-/// Bound for the bytes of updates that are held for a session that is not open yet.
+/// Maximum size of the updates that are held for sessions that are not open yet.
 const MAX_EARLY_BYTES: usize = 16 << 20;
 
-/// Reason for stopping a turn whose agent uses a session that is not the client's.
+/// Reason for stopping a turn: the agent used a session that does not belong to the client.
 const FOREIGN_SESSION: &str = "it used a session that the client did not open";
 
 /// Ancestors of a child session.
 #[derive(Clone, Debug)]
 pub(super) struct Lineage {
-    /// The session in which the child was announced.
+    /// Session in which the agent announced the child.
     pub(super) parent: Arc<str>,
-    /// The client's session at the top.
+    /// The topmost ancestor, which the client opened.
     pub(super) root: Arc<str>,
 }
 
@@ -54,12 +54,12 @@ pub(super) struct ClosedSession {
 #[derive(Debug, Default)]
 pub(super) struct EarlyMessages {
     pub(super) lines: Vec<(Bytes, ByteCharge)>,
-    /// Bytes of all lines. Kept as a running sum, because there may be very many lines.
+    /// Sum of the sizes of all held lines. Updated with each line, because there may be very many lines.
     bytes: usize,
 }
 
 impl Gate {
-    /// Returns the session whose turn `name` is part of: `name` itself, or its topmost ancestor.
+    /// Returns the session that has the turn which `name` works for: `name` itself, or its topmost ancestor.
     pub(super) fn root_session<'a>(&'a self, name: &'a str) -> &'a str {
         let lineage = self.sessions.get(name).and_then(|session| session.lineage.as_ref());
         lineage.map_or(name, |lineage| &lineage.root)
@@ -85,7 +85,7 @@ impl Gate {
     }
 
     /// Returns `true` if a session or one of its children has a turn, an open call or a pending approval.
-    /// Updates of that work could not be distinguished from a replay.
+    /// During a replay, updates of this work could not be distinguished from history.
     pub(super) fn is_busy(&self, name: &str) -> bool {
         let waits = |name: &str| self.approvals.values().any(|approval| approval.is_in_session(name));
         let is_child_busy = |child: &str| self.sessions.get(child).is_some_and(|session| !session.is_idle());
@@ -105,7 +105,7 @@ impl Gate {
         is_so(session) || root().is_some_and(&is_so)
     }
 
-    /// Returns `true` for child sessions. The client may cancel work in them, and nothing else.
+    /// Returns `true` for child sessions. The client may only cancel work in a child session.
     pub(super) fn is_child(&self, name: &str) -> bool {
         self.sessions.get(name).is_some_and(|session| session.lineage.is_some())
     }
@@ -115,7 +115,8 @@ impl Gate {
             self.closed_sessions.pop_front();
         }
         let bytes = size_of::<ClosedSession>() + name.len();
-        // Without room, the session is not remembered and counts as never opened.
+        // If there is no room, the name of the closed session is not remembered, and the session counts as
+        // never opened.
         if self.make_room(bytes) {
             let charge = self.retained.charge(bytes);
             self.closed_sessions.push_back(ClosedSession { name: name.into(), is_child, _charge: charge });
@@ -136,7 +137,7 @@ impl Gate {
         }
         let mut names: Vec<Box<str>> = Vec::new();
         let mut parents = vec![name];
-        // Each parent is visited once, so the loop ends even if the lineages form a cycle.
+        // Each session is visited once, so the loop ends even if the lineages form a cycle.
         while let Some(parent) = parents.pop() {
             let children = by_parent.remove(parent).unwrap_or_default();
             names.extend(children.iter().map(|child| Box::from(*child)));
@@ -149,7 +150,7 @@ impl Gate {
 
 impl<O: GateOutput> GateCtx<'_, O> {
     /// Records activity in the session of an agent message. Returns `false` if the agent may not use that
-    /// session. Then this function has handled the message.
+    /// session; the message is then already handled.
     pub(super) fn admit_agent_message(&mut self, message: View<'_>) -> bool {
         let Some(name) = message.session() else { return true };
         if self.record_activity(&name) || !matches!(message.kind(), Kind::Notification | Kind::Request) {
@@ -171,7 +172,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
             }
             RpcError::new(Code::Cancelled, "the session is closed")
         } else if is_opening() {
-            // The name is unknown until `session/new` is answered.
+            // A new session has no known name until the agent answers `session/new`, so its early messages
+            // are held.
             let is_held = !is_request && self.hold_early(message);
             if !is_held && (!is_request || is_update) {
                 self.stop_stray_agent(&name, &method);
@@ -206,7 +208,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Drops the held messages after opening a session failed, unless another one is being opened.
+    /// Drops the messages that were held for a session which could not be opened, unless another session is
+    /// being opened.
     pub(super) fn drop_early(&mut self) {
         if !self
             .gate
@@ -218,7 +221,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Stops an agent that uses a foreign session. The session name is recorded as a claim only.
+    /// Stops an agent that uses a foreign session. The log contains the session name only as a claim of the
+    /// agent.
     pub(super) fn stop_stray_agent(&mut self, claimed: &str, method: &str) {
         if self.gate.is_ending {
             return;
@@ -249,7 +253,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
     }
 
     pub(super) fn handle_subagent_update(&mut self, parent: &str, update: &[u8], message: View<'_>) {
-        // In version 1, only clients that support child sessions have them.
+        // A client of version 1 supports child sessions only if it offers that capability.
         if !self.gate.is_v2 && !self.gate.client_offer.is_some_and(|offered| offered.subagents) {
             return;
         }
@@ -260,7 +264,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         let mut seq = None;
         match self.gate.sessions.get(child).map(|session| session.lineage.as_ref()) {
             Some(Some(lineage)) if *lineage.parent == *parent => {}
-            // The name belongs to a session of the client, or to a child of another parent.
+            // A child cannot have the name of a session of the client, or of a child of another parent.
             Some(_) => return self.stop_stray_agent(child, "subagent_update"),
             None if self.belongs_to_client(child) => return self.stop_stray_agent(child, "subagent_update"),
             None => {
@@ -315,7 +319,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         true
     }
 
-    /// Closes idle children that have no children. They must be announced again before further use.
+    /// Closes idle child sessions that have no children. The agent must announce a closed child again before
+    /// it uses the child.
     fn close_idle_children(&mut self) {
         let parents: std::collections::HashSet<Arc<str>> = self
             .gate
@@ -337,8 +342,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Sets the directories of a child, which must be within those of its parent. Relative paths start at the
-    /// child's own directory.
+    /// Sets the directories of a child session, which must be within those of its parent. Relative paths
+    /// start in the child's own directory.
     fn set_child_roots(&mut self, parent: &str, child: &str, params: &Value) -> Result<(), String> {
         let Some(above) = self.gate.sessions.get(parent).map(|session| session.roots.clone()) else {
             return Ok(());
@@ -393,8 +398,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
     }
 }
 
-/// Returns `true` if an update starts or continues a call. Only an update about the end of a call may arrive
-/// late.
+/// Returns `true` if an update starts or continues a call. Only updates about the end of a call may arrive
+/// after the session was closed.
 fn begins_call(message: View<'_>) -> bool {
     let Some(params) = unique_keys::read(message.params()) else { return true };
     let update = &params["update"];

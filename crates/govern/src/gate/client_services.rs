@@ -17,13 +17,14 @@ use crate::meta::refuse_links;
 use crate::path_resolver::resolve_in_roots;
 use crate::unique_keys;
 
-/// Reason and code for refusing a request whose path leads elsewhere than when it was decided.
+/// Reason and code for refusing a request: a link has changed since the decision, so the path leads to
+/// another file.
 pub(super) const MOVED: &str = "the path now leads elsewhere";
 const PATH_MOVED: &str = "path_moved";
 
 impl<O: GateOutput> GateCtx<'_, O> {
-    /// Handles a file or command request. The resolved path is judged, approved and sent to the client,
-    /// because the agent may change links at any time.
+    /// Handles a file or command request. The path with all links resolved is judged, approved and sent to
+    /// the client, because the agent may change links at any time.
     pub(super) fn handle_service_request(&mut self, id: &[u8], method: &str, message: View<'_>) {
         let Some(mut params) = unique_keys::read(message.params()) else {
             return self.refuse_agent(id, &ambiguous_params());
@@ -44,7 +45,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
                 return self.fail_service(id, &name, &error, Some(seq));
             }
         };
-        // Duplicate members were refused above. A path that is not text has no resolution.
+        // A path that is not a text was not resolved, so the message stays unchanged.
         let line = found.as_ref().and_then(|found| with_text_member(message, place, found.to_str()?));
         let line = line.as_deref().unwrap_or(message.bytes());
         let Some(line) = refuse_links(View::parse(line)) else {
@@ -53,7 +54,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         if let Some(members) = params.as_object_mut() {
             members.remove("sessionId");
             if kind == "execute" {
-                // Arguments in another form are judged and recorded unchanged.
+                // Arguments that are not a list of texts are judged and recorded unchanged.
                 let args = members.get("args").unwrap_or(&Value::Null);
                 if let Value::Array(_) | Value::Null = args {
                     let mut argv = vec![members.get("command").cloned().unwrap_or_default()];
@@ -70,7 +71,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.request_service(id, &name, call, View::parse(&line));
     }
 
-    /// Resolves the file or directory of a client request.
+    /// Resolves the file or directory that a client request names.
     ///
     /// # Errors
     ///
@@ -84,7 +85,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         let roots =
             self.gate.sessions.get(session).map(|session| session.roots.as_slice()).unwrap_or_default();
         let named = named.filter(|named| !named.is_null());
-        // Default directory of a command.
+        // A command that names no directory runs in the first root.
         let usual = roots.first().filter(|_| kind == "execute").map(PathBuf::as_path);
         let path = match (named, usual) {
             (Some(named), _) => Path::new(named.as_str().unwrap_or_default()),
@@ -106,15 +107,15 @@ impl<O: GateOutput> GateCtx<'_, O> {
         Ok(Some(real))
     }
 
-    /// Returns `true` if an allowed request may be sent to the client, now that its decision is recorded.
-    /// Refuses the request if its path leads elsewhere by now.
+    /// Returns `true` if an allowed request may be sent to the client, now that the decision is recorded.
+    /// Refuses the request if a link has changed, so that its path leads to another file.
     pub(super) fn admit_forwarding(&mut self, id: &[u8]) -> bool {
         match self.gate.pending_at_client.get(id) {
             Some(PendingAtClient::Service { session, call, .. }) if self.has_moved(session, call) => {
                 self.refuse_moved(id);
                 false
             }
-            // The request was answered already, because recording took too long.
+            // Recording the decision took so long that the request has expired and was answered.
             Some(PendingAtClient::AlreadyAnswered { .. }) | None => {
                 self.gate.pending_at_client.remove(id);
                 false
@@ -123,7 +124,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Refuses a request whose path leads elsewhere than when it was decided.
+    /// Refuses a request because a link has changed since the decision.
     fn refuse_moved(&mut self, id: &[u8]) {
         let Some(PendingAtClient::Service { session: name, call, method, .. }) =
             self.gate.pending_at_client.remove(id)
@@ -149,7 +150,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         if self.session(name).is_none() {
             return;
         }
-        // The call is stored in both tables.
+        // The call is stored in two tables: with the session, and with the request.
         let bytes = call.retained_bytes() + 2 * id.len();
         if is_stopping || is_full || !self.has_room_for_call(name, &key, bytes) {
             let error = RpcError::new(Code::Cancelled, "the turn is being stopped");

@@ -1,8 +1,7 @@
-//! Deadlines of requests, approvals and turns, and the actions when one passes.
+//! Deadlines of requests, approvals and turns, and the actions when a deadline passes.
 //!
-//! [`Gate::next_deadline`](super::Gate::next_deadline) is the earliest time at which something may be due.
-//! New work can only make it earlier. The exact time is computed when it is reached, so that a message costs
-//! nothing.
+//! [`Gate::next_deadline`](super::Gate::next_deadline) is a lower bound: new work can only make it earlier.
+//! The exact time is computed when the bound is reached, so that a message costs nothing.
 
 use std::time::Duration;
 
@@ -19,13 +18,13 @@ use super::{Gate, GateCtx, RawRequestId};
 use crate::audit_events::ApprovalOutcome;
 
 impl Gate {
-    /// Makes sure that `tick` runs at `at`.
+    /// Makes sure that `tick` is called at `at` or earlier.
     pub(super) fn arm_timer(&mut self, at: GateTime) {
         self.next_due = Some(self.next_due.map_or(at, |due| due.min(at)));
     }
 
-    /// Returns `true` if the agent waits in this session for an approval or for the client. Its silence is
-    /// then not a fault.
+    /// Returns `true` if the agent of this session waits for an approval or for the client. The silence
+    /// timeout does not apply meanwhile.
     fn is_waiting_elsewhere(&self, name: &str) -> bool {
         let of_client = |served: &PendingAtClient| match served {
             PendingAtClient::Service { session, .. } | PendingAtClient::TerminalWait { session } => {
@@ -65,8 +64,8 @@ impl Gate {
 }
 
 impl<O: GateOutput> GateCtx<'_, O> {
-    /// Restarts the silence timeout of a session's turn. Activity of a child counts for the turn of its
-    /// parent. Returns `true` if the session is open.
+    /// Restarts the silence timeout of a session's turn. Activity of a child session counts for the turn of
+    /// its topmost ancestor. Returns `true` if the session is open.
     pub(super) fn record_activity(&mut self, name: &str) -> bool {
         let now = self.now;
         let Some(mut session) = self.gate.sessions.get_mut(name) else { return false };
@@ -81,7 +80,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         true
     }
 
-    /// Restarts the silence timeout after the agent has waited for an approval or the client.
+    /// Restarts the silence timeout when an approval or the client no longer blocks the agent.
     pub(super) fn restart_silence_timer(&mut self, name: &str) {
         self.record_activity(name);
         self.gate.arm_timer(self.now + self.gate.config.timeouts.silence);
@@ -130,7 +129,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
 
     fn expire_approval(&mut self, number: u64) {
         let Some(approval) = self.gate.approvals.get_mut(&number) else { return };
-        // If the client was asked, the notice tells it that its answer is too late.
+        // A client that was asked gets a notice that its answer would be too late.
         approval.notifies_client = true;
         let name = approval.session();
         let id = approval_name(&self.gate.start, number);
@@ -142,7 +141,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.settle_approval(number, ApprovalOutcome::Refused("not approved in time".to_owned()));
     }
 
-    /// Answers a request that the agent has not answered in time. A later answer of the agent is dropped.
+    /// Answers a client request that the agent has not answered in time. A later answer of the agent is
+    /// dropped.
     fn expire_client_request(&mut self, id: &[u8]) {
         let Some(pending) = self.gate.pending_at_agent.get_mut(id) else { return };
         pending.due = None;
@@ -159,7 +159,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         let event = self.parties(&session).deadline_passed("request.expired", &method, &why);
         let seq = self.record(event);
         let line = message::error(id, &deadline_error(&why));
-        // The client is answered even if recording fails.
+        // The client gets an answer even if the expiry cannot be recorded.
         let on_failure = OnAuditFailure::SendInstead(GateDirection::ToClient, line.clone());
         self.send(GateDirection::ToClient, &[&line], Some(seq), on_failure);
         if let Some(name) = closes {
@@ -170,12 +170,12 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.cancel_request(GateDirection::ToAgent, id);
     }
 
-    /// Records that an answer of the agent came after the deadline, and drops it.
+    /// Records and drops an answer of the agent that came after the deadline.
     pub(super) fn drop_late_agent_answer(&mut self, pending: &PendingAtAgent) {
         if let ClientRequestKind::Open { session: name, replays: true } = &pending.kind
             && let Some(session) = self.gate.sessions.get_mut(&**name)
         {
-            // The replay of the session ends only with this answer.
+            // A replay ends only when the agent answers the request for it, even if the answer is late.
             session.replays = session.replays.saturating_sub(1);
         }
         let session = pending.kind.session().unwrap_or_default();
@@ -184,7 +184,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.record(event);
     }
 
-    /// Answers a request that the client has not answered in time.
+    /// Answers an agent request that the client has not answered in time.
     fn expire_agent_request(&mut self, id: &[u8]) {
         let Some(PendingAtClient::Service { session: name, call, .. }) =
             self.gate.pending_at_client.remove(id)
@@ -207,7 +207,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.restart_silence_timer(&name);
     }
 
-    /// Records that an answer of the client came after the deadline, and drops it.
+    /// Records and drops an answer of the client that came after the deadline.
     pub(super) fn drop_late_client_answer(&mut self, name: &str) {
         let why = "the client answered after the deadline, and the answer was dropped";
         let event = self.parties(name).deadline_passed("request.late", "", why);
@@ -234,7 +234,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Ends the agent if a stopped turn has not ended in time.
+    /// Ends the agent if a stopped turn has not ended before the cancel timeout.
     fn end_unstoppable_agent(&mut self) {
         let now = self.now;
         let late = self
@@ -252,7 +252,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Tells a peer that its answer is no longer needed.
+    /// Sends `$/cancel_request` for a request whose answer is no longer needed.
     pub(super) fn cancel_request(&mut self, direction: GateDirection, id: &[u8]) {
         let id: Value = serde_json::from_slice(id).unwrap_or_default();
         if let Ok(line) = message::notification(method::CANCEL_REQUEST, &json!({"requestId": id})) {
@@ -265,7 +265,7 @@ pub(super) fn deadline_error(why: &str) -> RpcError {
     RpcError::new(Code::Deadline, why.to_owned()).effects(Effects::Possible)
 }
 
-/// Returns the ids of matching entries in sorted order, which makes runs reproducible.
+/// Returns the ids of matching entries, sorted so that simulated runs are reproducible.
 fn matching_ids<T>(table: &ChargedMap<RawRequestId, T>, so: impl Fn(&T) -> bool) -> Vec<RawRequestId> {
     let mut found: Vec<RawRequestId> =
         table.iter().filter(|(_, it)| so(it)).map(|(id, _)| id.clone()).collect();

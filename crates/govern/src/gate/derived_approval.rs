@@ -1,5 +1,4 @@
-//! Lets the approval of a call of the built-in agent also cover the client request that performs the call,
-//! once.
+//! The approval of a call of the built-in agent also covers, once, the client request that performs the call.
 
 use std::path::{Path, PathBuf};
 
@@ -19,8 +18,8 @@ use crate::call::{Call, Digest};
 use crate::path_resolver::{PathResolver, resolve_in_roots};
 
 impl<O: GateOutput> GateCtx<'_, O> {
-    /// Approves a pending request on the strength of the approved call that causes it. The request must do
-    /// exactly what the call announced.
+    /// Approves a pending client request because the call that causes the request is approved. The request
+    /// must do exactly what the call announced.
     pub(super) fn apply_derived_approval(&mut self, name: &str, key: &str) -> Option<AuditSeq> {
         let resolver = &*self.gate.resolver;
         let session = self.gate.sessions.get(name)?;
@@ -36,7 +35,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         let source = sources.into_iter().find(|id| !self.has_moved(name, id))?;
         let session = self.gate.sessions.get_mut(name)?;
         let source = session.calls.get_mut(&source)?;
-        // The approval covers one request only.
+        // Each approved call covers one client request only.
         source.covers_effects = false;
         let (outcome, signers) = (source.outcome.clone(), source.approvers.clone());
         let record = session.calls.get_mut(key)?;
@@ -46,7 +45,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         Some(self.record(event))
     }
 
-    /// Stores the digest of the file after each pending edit, once the file was read.
+    /// Stores, for each pending edit, the digest of the file after the edit. The current text of the file is
+    /// known now.
     pub(super) fn predict_edit_results(&mut self, name: &str, read: &CallRecord, output: &Value) {
         let (Some(content), (Some(method::FS_READ_TEXT_FILE), None)) =
             (output["content"].as_str(), read.call.name_and_server())
@@ -89,15 +89,15 @@ impl<O: GateOutput> GateCtx<'_, O> {
     }
 }
 
-/// Returns `true` if the approval of one call satisfies the decision about another.
+/// Returns `true` if the approval of the call `source` satisfies the decision about a client request.
 fn is_approval_sufficient(source: &CallRecord, decision: &CallDecision, approvers: &[Approver]) -> bool {
     if !source.covers_effects || source.is_recorded {
         return false;
     }
     match &source.outcome {
         ApprovalOutcome::By { .. } => satisfies_approvals(&decision.ruling, approvers, &source.approvers),
-        // The policy allowed the call without an approver. This also covers the request, unless a policy rule
-        // requires an approval of the request.
+        // The policy allowed the call without an approver. The client request is then allowed, too, unless a
+        // policy requires an approval of the request itself.
         ApprovalOutcome::Auto => {
             decision.class() == Class::RequireApproval && decision.ruling.clauses.is_empty()
         }
@@ -105,12 +105,12 @@ fn is_approval_sufficient(source: &CallRecord, decision: &CallDecision, approver
     }
 }
 
-/// Returns `true` if this request performs the call: the same file and content, the same command in the same
-/// directory, or the same tool with the same input.
+/// Returns `true` if the request `wanted` performs the call `source`: the same file and content, the same
+/// command in the same directory, or the same tool with the same input.
 fn is_effect_of(source: &CallRecord, wanted: &Call, session: &Session, resolver: &dyn PathResolver) -> bool {
     let (tool, method) = match (source.call.name_and_server(), wanted.name_and_server()) {
         ((Some(tool), None), (Some(method), None)) => (tool, method),
-        // A tool of a server in the client is called through the client.
+        // The client runs the MCP server, so the call of its tool is a client request.
         ((Some(_), Some(_)), _) => {
             let is_same = source.call.name_and_server() == wanted.name_and_server()
                 && source.call.input == wanted.input;
@@ -151,7 +151,7 @@ fn resolve_session_path(path: &Value, session: &Session, resolver: &dyn PathReso
     resolve_in_roots(&absolute, &session.roots, resolver).ok()
 }
 
-/// Returns the words of a command. Returns `None` if the command can be split in several ways.
+/// Returns the words of a command. Returns `None` if it is uncertain how the command is split into words.
 fn command_words(said: &Value) -> Option<Vec<Value>> {
     let command = said["command"].as_str()?.trim();
     match said["args"].as_array().filter(|args| !args.is_empty()) {

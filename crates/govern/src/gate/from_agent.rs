@@ -79,7 +79,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
             }
             return;
         }
-        // Permission requests may be decided without the client.
+        // A permission request may be decided by the policy or another approver, so a client that has ended
+        // its input is no obstacle.
         if method != method::SESSION_REQUEST_PERMISSION && self.refuse_if_client_closed(id) {
             return;
         }
@@ -123,8 +124,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Returns `true` if another request may wait for the client. Otherwise refuses the request and returns
-    /// `false`.
+    /// Returns `true` if one more request may be pending at the client. Otherwise refuses the request.
     pub(super) fn require_room_for_request(
         &mut self,
         id: &[u8],
@@ -142,8 +142,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         has_room
     }
 
-    /// Returns `true` if the session of a request is being replayed. A request without a session counts as
-    /// replayed if any session is.
+    /// Returns `true` if a message is part of a replay. A message without a session counts as replayed if any
+    /// session is being replayed.
     pub(super) fn is_replayed(&self, message: View<'_>) -> bool {
         match message.session() {
             Some(name) => self.gate.is_replaying(&name),
@@ -151,7 +151,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Records that the agent learns the decision about the call of this permission request.
+    /// Records that the agent learns the decision about a call from the answer to this permission request.
     fn mark_call_told(&mut self, params: &Value, message: View<'_>) {
         let Some(name) = message.session() else { return };
         let places = ["/toolCall/toolCallId", "/subject/toolCall/toolCallId", "/subject/toolCallId"];
@@ -161,7 +161,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Refuses a permission request that two readers may read differently.
+    /// Refuses a permission request whose params are ambiguous.
     fn refuse_unreadable_permission(&mut self, id: &[u8], message: View<'_>) {
         let name = message.session().unwrap_or_default();
         let input = json!({"method": method::SESSION_REQUEST_PERMISSION});
@@ -176,7 +176,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         );
     }
 
-    /// Counts a refused client request of the agent, unless it is pending.
+    /// Counts a refused client request of the agent. A request that is already pending is not counted.
     fn count_refusal(&mut self, id: &[u8], message: View<'_>) {
         let Some(name) = message.session() else { return };
         if let Some(session) = self.gate.sessions.get_mut(&*name)

@@ -15,8 +15,8 @@ use super::session_open::parse_object;
 use crate::audit_events::MessageSender;
 use crate::request_ids::comparable_id;
 
-/// Largest close request that is accepted although the byte budget is exhausted: closing a session releases
-/// memory.
+/// Maximum size of a close request that is accepted without room in the byte budget, because closing a
+/// session frees memory.
 const MAX_CLOSE_BYTES: usize = 4096;
 
 impl<O: GateOutput> GateCtx<'_, O> {
@@ -51,7 +51,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         if !may_name_child && message.session().is_some_and(|name| self.gate.is_child(&name)) {
             return self.refuse_unknown_session(id, &method, message);
         }
-        // A client may ignore that `initialize` failed. It gets no service then.
+        // A client may continue although `initialize` failed. All its requests are refused.
         if method != method::INITIALIZE
             && let Some(error) = self.unmet_error()
         {
@@ -86,15 +86,15 @@ impl<O: GateOutput> GateCtx<'_, O> {
         Some(RpcError::new(Code::Internal, words).with("code", json!("unmet-capability")))
     }
 
-    /// Passes a request on that does not change the state of the gate.
+    /// Passes a client request to the agent. The request does not change the state of the gate.
     pub(super) fn forward_client_request(&mut self, id: &[u8], message: View<'_>) {
         if self.track_client_request(id, message, ClientRequestKind::Other) {
             self.forward_to_agent(message);
         }
     }
 
-    /// Tracks a request at the agent. Refuses it and returns `false` if too many are pending, or its id is in
-    /// use.
+    /// Stores a client request that the agent has to answer. Refuses the request and returns `false` if too
+    /// many are pending, or its id is in use.
     pub(super) fn track_client_request(
         &mut self,
         id: &[u8],
@@ -103,9 +103,9 @@ impl<O: GateOutput> GateCtx<'_, O> {
     ) -> bool {
         let method = message.method().unwrap_or_default();
         let session = message.session().unwrap_or_default();
-        // The id of a prompt is also stored in its session.
+        // The id of a prompt is stored twice: here and in its session.
         let bytes = 2 * id.len() + method.len() + kind.retained_bytes();
-        // Closing a session releases memory.
+        // A close request is accepted without room, because it frees memory.
         let is_close = matches!(kind, ClientRequestKind::Close { .. }) && bytes <= MAX_CLOSE_BYTES;
         let error = if self.gate.pending_at_agent.contains_key(id) {
             RpcError::new(Code::DuplicateId, "a request with this id is still unanswered")
@@ -184,13 +184,14 @@ impl<O: GateOutput> GateCtx<'_, O> {
                 self.handle_mcp_list(session.as_deref(), &server, list, message);
             }
             Some(PendingAtClient::PassThrough { .. }) => self.forward_to_agent(message),
-            // An unsolicited answer is dropped; it must never count for a permission.
+            // An answer to a request that was never sent to the client is dropped. It must not count as a
+            // permission.
             None => self.record_unasked_answer(id),
         }
     }
 
-    /// Records an answer to an agent request that the client never got, because the request waits for an
-    /// approval.
+    /// Records an unexpected answer of the client: the request has this id, but waits for an approval and was
+    /// never sent to the client.
     fn record_unasked_answer(&mut self, id: &[u8]) {
         let held = self.gate.approvals.values().find(|approval| approval.holds_request(id));
         let Some(name) = held.map(PendingApproval::session) else { return };

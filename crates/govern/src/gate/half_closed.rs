@@ -1,5 +1,5 @@
-//! A client that has ended its input and may still read. Its requests are answered, and no request is sent to
-//! it.
+//! A client that has ended its input, but still reads. Its requests are answered. The gate sends it no
+//! further requests.
 
 use narrows_wire::{Code, Effects, RpcError, message};
 use serde_json::json;
@@ -27,7 +27,7 @@ impl Gate {
 }
 
 impl<O: GateOutput> GateCtx<'_, O> {
-    /// Handles the end of the client's input. Refuses every request that the client would have to answer.
+    /// Handles the end of the client's input. Refuses every agent request that only the client could answer.
     pub(super) fn close_client_input(&mut self) {
         self.gate.is_client_input_closed = true;
         let approvals = self
@@ -68,13 +68,14 @@ impl<O: GateOutput> GateCtx<'_, O> {
                 | PendingAtClient::PassThrough { .. } => {
                     self.refuse_agent(&id, &client_closed_error());
                 }
-                // The request is already answered, or an approver other than the client may decide it.
+                // An expired request is already answered. An approval may be decided by another approver.
                 PendingAtClient::AlreadyAnswered { .. } | PendingAtClient::Approval(_) => {}
             }
         }
     }
 
-    /// Refuses the agent request and returns `true` if the client can no longer answer.
+    /// Refuses the agent request if the client has ended its input. Returns `true` if the request was
+    /// refused.
     pub(super) fn refuse_if_client_closed(&mut self, id: &[u8]) -> bool {
         if self.gate.is_client_input_closed {
             self.refuse_agent(id, &client_closed_error());
@@ -82,12 +83,12 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.gate.is_client_input_closed
     }
 
-    /// Returns the refusal for an approval that the client would have to give, if it has ended its input.
+    /// Returns a refusal for an approval that only the client could give, if the client has ended its input.
     pub(super) fn client_closed_refusal(&self) -> Option<ApprovalOutcome> {
         self.gate.is_client_input_closed.then(|| ApprovalOutcome::Refused(CLIENT_INPUT_CLOSED.to_owned()))
     }
 
-    /// Closes all sessions, and answers the pending client requests once that is recorded.
+    /// Closes all sessions. Once this is recorded, answers the pending client requests.
     pub(super) fn answer_pending_and_close(&mut self, why: &str) {
         let mut pending: Vec<(RawRequestId, PendingAtAgent)> =
             self.gate.pending_at_agent.drain().filter(|(_, pending)| !pending.is_late).collect();

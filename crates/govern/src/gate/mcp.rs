@@ -1,8 +1,8 @@
 //! MCP over ACP: messages of the agent to MCP servers in the client.
 //!
-//! A message names its server or, in the older form, a connection to one. Any other message is refused. Tool
-//! calls, reads and unknown methods are judged. Lists are reduced to the entries that may be read. All other
-//! messages pass unchanged. The gate never adds an entry to a list.
+//! A message names its server or, in the older form, a connection to a server. Any other message is refused.
+//! Tool calls, reads and unknown methods are judged. A list of resources, prompts or tools is reduced to the
+//! entries that may be read. All other messages pass unchanged.
 
 use narrows_acp::method;
 use narrows_policy::Class;
@@ -20,12 +20,13 @@ use crate::unique_keys;
 
 const TOOL_CALL_METHOD: &str = "tools/call";
 
-/// Methods that manage a connection or describe a server, and show none of its data.
+/// MCP methods that manage a connection or describe a server. They show none of the server's data, so they
+/// are not judged.
 const UNJUDGED_METHODS: [&str; 6] =
     ["initialize", "server/discover", "ping", "tools/list", "logging/setLevel", "resources/unsubscribe"];
 
-/// Members of `_meta` about the caller, progress and tracing. They do not affect the call. The official
-/// client sends some of them with each request.
+/// Members of `_meta` about the caller, progress and tracing, which do not affect a call. The official client
+/// sends some of them with each request.
 const CARRIER_META_KEYS: [&str; 8] = [
     "progressToken",
     "traceparent",
@@ -37,7 +38,7 @@ const CARRIER_META_KEYS: [&str; 8] = [
     "io.modelcontextprotocol/logLevel",
 ];
 
-/// Methods that make a server show something.
+/// MCP methods that only read from a server.
 const READ_METHODS: [&str; 4] =
     ["resources/read", "resources/subscribe", "prompts/get", "completion/complete"];
 
@@ -47,7 +48,7 @@ pub(super) struct McpList {
     method: &'static str,
     /// Member of the result that contains the entries.
     entries: &'static str,
-    /// The method that reads an entry, and the member that identifies the entry in the list and in that
+    /// Method that reads an entry, and the member that identifies the entry, in the list as well as in that
     /// method.
     by: &'static str,
     name: &'static str,
@@ -67,7 +68,7 @@ static LIST_METHODS: [McpList; 3] = [
 struct McpServer {
     id: String,
     name: String,
-    /// `None` while the session is being created.
+    /// `None` while the session is being opened.
     session: Option<Box<str>>,
 }
 
@@ -162,7 +163,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Returns `true` if an entry may be read, now or after an approval.
+    /// Returns `true` if the operator may read an entry, possibly after an approval.
     fn may_list_entry(&self, session: Option<&str>, server: &str, list: &McpList, entry: &Value) -> bool {
         let gate = &self.gate;
         let input = json!({list.name: entry.get(list.name).cloned().unwrap_or_default()});
@@ -174,8 +175,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         decision.class() != Class::Deny
     }
 
-    /// Handles a notification of the agent to an MCP server. An MCP request in the form of a notification is
-    /// dropped: its result could not be reported.
+    /// Handles a notification of the agent to an MCP server. A request in the form of a notification is
+    /// dropped, because its result could not be returned.
     pub(super) fn handle_mcp_notification(&mut self, message: View<'_>) {
         let params = unique_keys::read(message.params()).unwrap_or_default();
         let is_declared = self.gate.config.capabilities.mcp_acp;
@@ -202,14 +203,15 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.forward_to_agent(message);
     }
 
-    /// Forgets connections to servers without a session.
+    /// Removes connections to MCP servers whose session is closed.
     pub(super) fn forget_connections(&mut self) {
         let mut connections = std::mem::take(&mut self.gate.mcp_connections);
         connections.retain(|_, server| self.mcp_server(server).is_some());
         self.gate.mcp_connections = connections;
     }
 
-    /// Returns the server that a message names. If several members name one, all must name the same.
+    /// Returns the MCP server that a message names. If several members name a server, all must name the same
+    /// one.
     fn find_mcp_server(&self, params: &Value) -> Option<McpServer> {
         let named = ["serverId", "acpId"].iter().filter_map(|key| params.get(key)).map(Value::as_str);
         let by_connection = params.get("connectionId").map(|connection| {
@@ -223,7 +225,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         meant.all(|other| other == Some(first)).then(|| self.mcp_server(first))?
     }
 
-    /// Returns the server of this id in a session, or in one that is being opened.
+    /// Returns the MCP server with this id, in an open session or in one that is being opened.
     fn mcp_server(&self, id: &str) -> Option<McpServer> {
         let found = |name: &String, session| McpServer { id: id.to_owned(), name: name.clone(), session };
         let in_session = self.gate.sessions.iter().find_map(|(session, known)| {
@@ -239,7 +241,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         })
     }
 
-    /// Returns `true` if a session other than `but` has a server of this id.
+    /// Returns `true` if a session other than `but` has an MCP server with this id.
     pub(super) fn is_server_id_taken(&self, id: &str, but: Option<&str>) -> bool {
         self.mcp_server(id).is_some_and(|found| found.session.is_none() || found.session.as_deref() != but)
     }

@@ -24,13 +24,14 @@ use crate::unique_keys;
 
 const UNLISTED: &str = "the manifest does not list this method";
 
-/// Code of the refusal if params of a listed method do not name its session unambiguously.
+/// Error code for a request of a listed method whose params are ambiguous about the session.
 pub(super) const UNCLEAR: &str = "ambiguous_params";
 
-/// Bound for the distinct names of agent notifications that are recorded per connection.
+/// Maximum number of distinct agent notifications that are recorded per connection.
 const MAX_RECORDED_NAMES: usize = 256;
 
-/// Returns `true` for client requests that log in or out, or stop a call. They are passed on and recorded.
+/// Returns `true` for client requests that log in, log out or stop a call. These requests are passed on and
+/// recorded.
 fn is_recorded_request(method: &str) -> bool {
     matches!(
         method,
@@ -43,8 +44,8 @@ fn is_recorded_request(method: &str) -> bool {
     )
 }
 
-/// Returns the code of a refusal if the protocol has this method only in the other direction or form. No rule
-/// handles such a message, so it would pass undecided. Returns `None` for unknown methods.
+/// Returns an error code if the protocol has this method only in the other direction or form. No rule handles
+/// such a message, so it would pass without a decision. Returns `None` for unknown methods.
 fn misuse_code(sender: MessageSender, form: method::Kind, name: &str) -> Option<&'static str> {
     let receiver = match sender {
         MessageSender::Client => Side::Agent,
@@ -65,7 +66,8 @@ fn misuse_code(sender: MessageSender, form: method::Kind, name: &str) -> Option<
     (row.kind != form && !is_tolerated).then_some("wrong_form")
 }
 
-/// Returns `true` for the methods between a conductor and its proxies. No peer of a gate may send them.
+/// Returns `true` for methods between a conductor and its proxies. The client and the agent of a gate may not
+/// use them.
 fn is_envelope(name: &str) -> bool {
     matches!(name, method::PROXY_INITIALIZE | method::PROXY_SUCCESSOR)
 }
@@ -140,7 +142,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         if self.gate.config.autonomy != Autonomy::Gated {
             return self.record_and_forward(id, method, message);
         }
-        // The request may start a turn, and each turn of a gated operator needs an approval.
+        // The listed method may start a turn, and each turn of a gated operator needs an approval, which
+        // needs a session.
         let Some(name) = session else {
             let seq = self.record_method(MessageSender::Client, method, message, Some("no_session"));
             let words = "method needs a session: the operator is gated";
@@ -180,7 +183,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         let is_undeclared = |params: &Value| {
             prompt_content::undeclared_block(params, self.gate.config.capabilities).is_some()
         };
-        // A notification has no answer that could report a pending approval.
+        // A notification is not answered, so it cannot wait for an approval.
         let code = match is_listed {
             false => Some("method_not_listed"),
             true if self.gate.unmet_capabilities.is_some() => Some("unmet-capability"),
@@ -205,7 +208,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         !is_client_method(method) && !self.gate.config.client_methods.iter().any(|listed| listed == method)
     }
 
-    /// Returns `true` if the client may start work in this session now.
+    /// Returns `true` if the client may use the session, and its history is not being replayed.
     fn accepts_client_work(&self, name: &str) -> bool {
         self.gate.sessions.get(name).is_some_and(|session| session.is_admitted && session.replays == 0)
     }
@@ -265,8 +268,9 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.send(GateDirection::ToClient, &[message.bytes()], Some(seq), on_failure);
     }
 
-    /// Handles an agent notification without a rule. It is dropped unless the manifest lists it. Each name is
-    /// recorded once: some agents report progress this way, many times a second.
+    /// Handles an agent notification without a rule. The notification is dropped unless the manifest lists
+    /// its method. Each method is recorded once, because some agents send progress this way, many times a
+    /// second.
     pub(super) fn handle_other_agent_notification(&mut self, method: &str, message: View<'_>) {
         if (method == method::CANCEL_REQUEST || self.lists_agent_method(method))
             && self.refuse_unknown_member_of_agent(method, message)
@@ -286,8 +290,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Handles a cancellation by the agent. It is not passed on for a request that waits for an approval: the
-    /// client does not know that request.
+    /// Handles a cancellation by the agent. The client gets no cancellation of a request that waits for an
+    /// approval, because it never got the request.
     fn handle_agent_cancel(&mut self, message: View<'_>) {
         let params = message.params().unwrap_or_default();
         let named = member(params, "requestId").ok().flatten().map(|place| &params[place]);
@@ -306,7 +310,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Records an agent notification, unless this connection has already recorded its name with this result.
+    /// Records an agent notification, unless the connection has already recorded this method with the same
+    /// result.
     pub(super) fn record_name_once(
         &mut self,
         method: &str,
@@ -315,13 +320,13 @@ impl<O: GateOutput> GateCtx<'_, O> {
     ) -> Option<AuditSeq> {
         let is_first = match refused {
             Some(_) => self.insert_recorded_name(&format!("refused {method}")),
-            // All listed methods are recorded, because they are few.
+            // There is no limit for listed methods, because a manifest lists few.
             None => self.gate.recorded_names.insert(format!("allowed {method}").into()),
         };
         is_first.then(|| self.record_method(MessageSender::Agent, method, message, refused))
     }
 
-    /// Adds a name to the recorded ones. Returns `true` if it is new and there is room.
+    /// Adds a name to the recorded ones. Returns `true` if the name is new and the limit is not reached.
     pub(super) fn insert_recorded_name(&mut self, name: &str) -> bool {
         let names = &mut self.gate.recorded_names;
         names.len() < MAX_RECORDED_NAMES && names.insert(name.chars().take(256).collect())
@@ -398,8 +403,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         true
     }
 
-    /// Records a message that causes no other audit event. `refused` is the code of the refusal, if any. The
-    /// params are recorded by length and digest.
+    /// Records a message that causes no other audit event. `refused` is the error code of a refused message.
+    /// The params are recorded by length and digest.
     pub(super) fn record_method(
         &mut self,
         sender: MessageSender,
@@ -416,8 +421,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
     }
 }
 
-/// Returns the params of a listed method if every reader finds the same session in them: an object without
-/// duplicate keys whose `sessionId` is a string or missing, or no params.
+/// Returns the params of a listed method if every JSON reader finds the same session in them: no params, or
+/// an object without duplicate keys whose `sessionId` is a string or missing.
 fn plain_params(message: View<'_>) -> Option<Value> {
     if message.params().is_none() {
         return Some(json!({}));
@@ -458,7 +463,7 @@ fn misuse_error(method: &str, code: &'static str) -> RpcError {
     RpcError::new(Code::InvalidRequest, words).with("code", json!(code))
 }
 
-/// Returns params without the members that every message may have. An approver sees the rest.
+/// Returns params without `sessionId` and `_meta`, which every message may have. An approver sees the rest.
 pub(super) fn without_envelope(mut params: Value) -> Value {
     if let Some(members) = params.as_object_mut() {
         members.remove("sessionId");

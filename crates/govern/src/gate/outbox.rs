@@ -1,4 +1,5 @@
-//! Outgoing lines of one direction, in order. Each is released once the audit event it depends on is durable.
+//! Outgoing lines of one direction, in order. A line is released once the audit event that the line depends
+//! on is durable.
 
 use std::collections::VecDeque;
 
@@ -13,27 +14,29 @@ pub(super) enum GateDirection {
     ToAgent,
 }
 
-/// The alternative to sending a line whose audit event could not be recorded.
+/// What happens instead of sending a line, if the audit event that the line depends on could not be recorded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum OnAuditFailure {
     #[default]
     Drop,
     SendInstead(GateDirection, Bytes),
-    /// Answer the client request with this id, which never reached the agent.
+    /// Answers the client request with this id, which was never sent to the agent.
     FailClientRequest(Bytes, Box<[u8]>),
     HaltTurn(Box<str>),
     FailAndHalt(Bytes, Box<str>),
-    /// Answer the agent request with this id, which never reached the client.
+    /// Answers the agent request with this id, which was never sent to the client.
     FailAgentRequest(Bytes, Box<[u8]>),
 }
 
 impl OnAuditFailure {
-    /// Fails the agent request `id`, which had no effect, and stops the turn of `session`.
+    /// Answers the agent request `id` with an error, and stops the turn of `session`. The request had no
+    /// effect.
     pub(super) fn fail_unrecorded(id: &[u8], session: &str) -> Self {
         Self::FailAndHalt(audit_unavailable(id), session.into())
     }
 
-    /// Reports that the outcome of the agent request `id` is not recorded, and stops the turn of `session`.
+    /// Answers the agent request `id` with the error that its outcome is not recorded, and stops the turn of
+    /// `session`.
     pub(super) fn fail_outcome(id: &[u8], session: &str) -> Self {
         Self::FailAndHalt(outcome_unrecorded(id), session.into())
     }
@@ -50,7 +53,7 @@ struct Entry {
 #[derive(Debug, Default)]
 pub(super) struct OrderedOutbox {
     waiting: VecDeque<Entry>,
-    /// All events up to this one are recorded.
+    /// Number of the last audit event up to which all events are recorded.
     recorded: Option<AuditSeq>,
 }
 
@@ -63,13 +66,13 @@ impl OrderedOutbox {
         self.waiting.push_back(Entry { after, line, on_failure });
     }
 
-    /// Releases lines that depend on events up to `seq`.
+    /// Releases all lines that depend on audit events up to `seq`.
     pub(super) fn release_until(&mut self, seq: AuditSeq) {
         self.recorded = self.recorded.max(Some(seq));
     }
 
     /// Removes the lines that depend on `seq` or a later event, because `seq` could not be recorded. Returns
-    /// the alternatives to these lines.
+    /// what to do instead of sending each removed line.
     pub(super) fn fail_from(&mut self, seq: AuditSeq) -> Vec<OnAuditFailure> {
         let (failed, rest): (VecDeque<_>, VecDeque<_>) =
             std::mem::take(&mut self.waiting).into_iter().partition(|entry| entry.after >= Some(seq));
@@ -77,7 +80,7 @@ impl OrderedOutbox {
         failed.into_iter().map(|entry| entry.on_failure).collect()
     }
 
-    /// Returns the next line that may be sent, with its alternative.
+    /// Returns the next line that may be sent, and what to do if sending it depends on a failed event.
     pub(super) fn pop(&mut self) -> Option<(Bytes, OnAuditFailure)> {
         if self.waiting.front()?.after > self.recorded {
             return None;

@@ -14,21 +14,22 @@ use super::session::ClientRequestKind;
 use super::session_open::{audit_unavailable, parse_object};
 use crate::unique_keys;
 
-/// Bound for session names. Each name stays in memory and on disk for as long as its session can be resumed.
+/// Maximum length of a session name. Each name stays in memory and on disk while its session can be resumed.
 const MAX_SESSION_NAME_BYTES: usize = 1024;
 
-/// Bound for the cursors of session lists per connection. The oldest are dropped.
+/// Maximum number of stored session list cursors per connection. The oldest cursors are dropped.
 const MAX_CURSORS: usize = 64;
 
-/// Bound for a cursor of the agent. A list with a longer cursor ends there.
+/// Maximum length of a cursor of the agent. A list with a longer cursor ends without a cursor for its next
+/// page.
 const MAX_CURSOR_BYTES: usize = 4096;
 
-/// Cursors of session lists. The agent chooses its cursors freely, and one may contain a session id of
-/// another identity. So the client gets generated names for them, and can use no other cursors.
+/// Session list cursors of the agent. A cursor may contain a session id of another identity, so the client
+/// gets a generated name for each cursor, and can use no other cursors.
 #[derive(Debug, Default)]
 pub(super) struct Cursors {
     serial: u64,
-    /// Pairs of a generated name and the agent's cursor.
+    /// Generated names, each with the agent's cursor.
     known: VecDeque<(String, String)>,
 }
 
@@ -79,12 +80,12 @@ impl<O: GateOutput> GateCtx<'_, O> {
 
     fn is_own_session(&self, name: &str) -> bool {
         let Some(owners) = &self.gate.owners else { return true };
-        // A child belongs to the owner of its parent.
+        // A child session belongs to the owner of its parent.
         self.gate.sessions.get(name).is_some_and(|session| session.is_admitted || session.lineage.is_some())
             || owners.is_owner(&self.gate.principal.id, name)
     }
 
-    /// Answers that the session does not exist, even if it does.
+    /// Answers that a session does not exist, whether it exists or not.
     pub(super) fn refuse_unknown_session(&mut self, id: &[u8], method: &str, message: View<'_>) {
         let name = message.session().unwrap_or_default();
         let event =
@@ -105,7 +106,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.gate.owners.as_ref().map_or(Ok(()), |owners| owners.set_owner(&self.gate.principal.id, name))
     }
 
-    /// Closes a new session if its id is too long. Returns `true` in that case.
+    /// Closes a new session whose id is too long. Returns `true` if the session was closed.
     pub(super) fn refuse_long_name(&mut self, id: &[u8], name: &str) -> bool {
         let is_long = name.len() > MAX_SESSION_NAME_BYTES;
         if is_long {
@@ -118,7 +119,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         is_long
     }
 
-    /// Closes a new session whose owner could not be stored. Without an owner it could never be opened again.
+    /// Closes a new session whose owner could not be stored. A session without an owner could never be opened
+    /// again.
     pub(super) fn handle_owner_failure(&mut self, id: &[u8], name: &str, error: &io::Error) {
         self.close_unusable_session(name, "its owner could not be stored");
         let words = format!("cannot store the session owner: {error}");

@@ -40,10 +40,10 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
         let Some(record) = self.gate.call_record_or_new(&name, &call) else { return };
         if call_update.tool_call_id.is_none() {
-            // A call without an id is described by this request alone.
+            // The call has no id, so only this request describes it.
             **record = CallRecord::default();
         } else if record.is_recorded {
-            // A request about an ended call is about a further run.
+            // The call with this id has ended, so the request is about another run of the call.
             if !matches!(call_update.status, Some(CallStatus::Pending | CallStatus::Running)) {
                 call_update.status = Some(CallStatus::Pending);
             }
@@ -58,8 +58,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.charge_call(&name, &call);
         let seq = match is_new && self.adopt_decided_call(&name, &call) {
             false if changed || is_new || needs_judging => self.decide_call(&name, &call),
-            // The decision was made before. Each answer is recorded: by the policy now, by an approver when
-            // it is given.
+            // The call was decided before and has not changed. An answer that is already known is recorded
+            // now; an approver's answer is recorded when it is given.
             _ => {
                 match self
                     .call_record(&name, &call)
@@ -100,10 +100,11 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Returns the tool call of a version 2 request. Also returns the command if the request is part of a
-    /// known call.
+    /// Returns the tool call that a version 2 request asks about. If the request is about a command within a
+    /// known call, also returns the command.
     ///
     /// # Errors
+    /// The code of a refusal.
     ///
     /// The code of a refusal.
     fn permission_subject(
@@ -112,7 +113,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         subject: &Value,
     ) -> Result<(Value, Option<Value>), &'static str> {
         match subject["type"].as_str() {
-            // A receiver may act on a further member instead of the call.
+            // Some receivers may act on an unknown member instead of the call.
             Some("tool_call") if has_other_members(subject, &["type", "toolCall", "_meta"]) => {
                 return Err("unreadable_subject");
             }
@@ -135,7 +136,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         })
     }
 
-    /// Rejects a request that cannot be judged, and records that.
+    /// Rejects and records a permission request whose subject cannot be judged.
     fn refuse_subject(
         &mut self,
         id: &[u8],
@@ -191,7 +192,7 @@ fn selected_outcome(option: Option<&str>) -> Value {
     }
 }
 
-/// Returns the members of a subject that are neither `known` nor null.
+/// Returns the members of `subject` that are not null and not listed in `known`.
 fn other_members<'a>(subject: &'a Value, known: &[&str]) -> impl Iterator<Item = (&'a str, &'a Value)> {
     let members = subject.as_object().into_iter().flatten();
     members

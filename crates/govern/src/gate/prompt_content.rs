@@ -1,14 +1,14 @@
-//! Content of prompts: its declared capabilities, and the text that approvers see.
+//! Checks the content of prompts against the declared capabilities, and prepares the text that approvers see.
 
 use narrows_manifest::Capabilities;
 use narrows_wire::member;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-/// Bound for the prompt text that approvers see. Longer texts are cut.
+/// Maximum length of the prompt text that approvers see. A longer text is cut.
 const MAX_SHOWN_BYTES: usize = 16 << 10;
 
-/// Returns the type of the first block whose capability the manifest does not declare.
+/// Returns the type of the first content block that needs a capability which the manifest does not declare.
 pub(super) fn undeclared_block(params: &Value, declared: Capabilities) -> Option<&'static str> {
     blocks(params).iter().find_map(|block| match block["type"].as_str()? {
         "image" if !declared.image => Some("image"),
@@ -18,8 +18,8 @@ pub(super) fn undeclared_block(params: &Value, declared: Capabilities) -> Option
     })
 }
 
-/// Returns a prompt as it is approved and recorded: its text, cut if long, with the length and digest of the
-/// original.
+/// Returns a prompt in the form that is approved and recorded: its text, cut if it is long, with the length
+/// and digest of the whole prompt.
 pub(super) fn approval_input(params: &Value, raw: Option<&[u8]>) -> Value {
     let raw = raw.unwrap_or_default();
     let place = member(raw, "prompt").ok().flatten();

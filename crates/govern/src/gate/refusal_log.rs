@@ -15,40 +15,41 @@ use super::api::{GateOutput, GateTime};
 use super::retained::value_bytes;
 use crate::audit_events::DECISION;
 
-/// Bound for the refusals that are recorded separately within an interval.
+/// Maximum number of refusals that get their own audit entry within one interval.
 const MAX_RECORDED: u32 = 100;
 
-/// Bound for the bytes of their inputs. One input has at most 256 KiB.
+/// Maximum total size of the inputs of refusals that get their own audit entry within one interval. A single
+/// input has at most 256 KiB.
 const MAX_RECORDED_BYTES: usize = 4 << 20;
 
-/// Bound for the decisions within an interval that do not allow a call. Beyond it the turn is stopped.
+/// Maximum number of calls that are not allowed within one interval. More of them stop the turn.
 const MAX_CALLS_NOT_ALLOWED: u32 = 1_000;
 
 const INTERVAL: Duration = Duration::from_secs(60);
 
-/// Member of an entry's `metadata`: the number of refusals that the entry stands for. If it is missing, the
-/// number is one.
+/// Member of `metadata` with the number of refusals that one audit entry stands for. A missing member means
+/// one refusal.
 const COUNT: &str = "count";
 
 #[derive(Debug, Default)]
 pub(super) struct RefusalLog {
-    /// End of the interval that contains the last refusal.
+    /// End of the interval that contains the latest refusal.
     until: Option<GateTime>,
-    /// Refusals recorded in the interval, and the bytes of their inputs.
+    /// Refusals of the current interval that got their own audit entry.
     recorded: u32,
     recorded_bytes: usize,
-    /// Decisions in the interval that do not allow a call.
+    /// Decisions of the current interval that did not allow a call.
     calls_not_allowed: u32,
-    /// Refusals that were not recorded, by action: the first one, and their number.
+    /// Refusals without an audit entry of their own, by action: the first event, and the number of all.
     omitted: BTreeMap<String, (Event, u64)>,
 }
 
 impl RefusalLog {
-    /// Returns the event if it may be recorded.
+    /// Returns the event if it gets its own audit entry.
     ///
     /// # Errors
     ///
-    /// For a refusal beyond the rate: the time at which the counts must be recorded.
+    /// If the rate is exceeded: the time at which the counts of refusals must be recorded.
     pub(super) fn admit(&mut self, now: GateTime, event: Event) -> Result<Event, GateTime> {
         if !is_refusal(&event) {
             return Ok(event);
@@ -94,8 +95,8 @@ impl RefusalLog {
     }
 }
 
-/// Returns `true` for events that a peer can cause at will and without an effect. A decision that requires an
-/// approval is one: its outcome is recorded separately.
+/// Returns `true` for events that a peer can cause at will and without any effect. A decision that requires
+/// an approval is such an event, because the outcome of the approval gets its own entry.
 fn is_refusal(event: &Event) -> bool {
     let decision = event.policy.as_ref().and_then(|policy| policy.decision);
     event.action.ends_with(".refused")

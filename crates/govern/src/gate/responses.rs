@@ -58,7 +58,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
                     return self.handle_owner_failure(id, &name, &error);
                 }
                 let seq = self.record_session_open(&name);
-                // Messages in the session that arrived before the answer are shown before the answer.
+                // The agent sent messages in the session before it answered. They are shown before the
+                // answer.
                 self.release_early();
                 self.send_marked(
                     message,
@@ -105,7 +106,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.send(GateDirection::ToClient, &[&line], Some(seq), on_failure);
     }
 
-    /// Asks the agent to close an unusable session. The answer to that is dropped.
+    /// Asks the agent to close an unusable session. The agent's answer to the close request is dropped.
     pub(super) fn close_unusable_session(&mut self, name: &str, reason: &str) {
         self.gate.serial += 1;
         let id = format!("\"aip44:{}:{}\"", self.gate.start.nonce, self.gate.serial);
@@ -127,7 +128,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.record(event)
     }
 
-    /// Sends a message to the client, with the mark `_meta.aip44`.
+    /// Sends a message to the client, with `_meta.aip44` set.
     pub(super) fn send_marked(
         &mut self,
         message: View<'_>,
@@ -145,9 +146,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.send(GateDirection::ToClient, &[&line], after, on_failure);
     }
 
-    /// Handles the answer to `initialize`. Undeclared capabilities are removed, and declared ones must be
-    /// present.
-    /// present.
+    /// Handles the answer to `initialize`. Undeclared capabilities are removed from the answer. If a declared
+    /// capability is missing, no session can be opened.
     fn handle_initialize_answer(&mut self, id: &[u8], message: View<'_>) {
         if message.result().is_none() {
             return self.forward_to_client(message);
@@ -155,7 +155,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         let mut result = parse_object(message.result());
         self.gate.is_v2 = result["protocolVersion"] == 2;
         let mut missing = self.restrict_agent_capabilities(&mut result);
-        // Every manifest implicitly declares `acp`, so an agent may lack it.
+        // A manifest declares MCP over ACP (`acp`) only implicitly, so an agent may lack this capability.
         missing.retain(|name| *name != "acp");
         self.gate.unmet_capabilities = (!missing.is_empty()).then(|| missing.join(", "));
         if let Some(error) = self.unmet_error() {

@@ -1,8 +1,9 @@
-//! Bounds the memory of the tables of one gate. Every table charges [`RetainedBytes`] for an entry. The
-//! charge is part of the entry, so dropping the entry always releases it.
+//! Bounds the memory of one gate's tables. Every table charges [`RetainedBytes`] for each entry. The charge
+//! is part of the entry, so dropping the entry always releases the charge.
 //!
 //! If the budget is exceeded, finished calls are forgotten. If that is not enough, further entries are
-//! refused. A forgotten call that is reported again is decided again, so forgetting never allows a call.
+//! refused. If the agent reports a forgotten call again, the call is decided again, so forgetting never
+//! allows a call.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
@@ -16,13 +17,14 @@ use serde_json::{Value, json};
 use super::api::GateOutput;
 use super::{Gate, GateCtx};
 
-/// A call retains its input once, and up to three times while it waits for an approval.
+/// Byte budget of one gate. A call retains its input once, and up to three times while it waits for an
+/// approval.
 const MAX_RETAINED_BYTES: usize = 128 << 20;
 
-/// Memory of an entry beside its key and its value.
+/// Estimated memory of a table entry beside its key and its value.
 const ENTRY_BYTES: usize = 64;
 
-/// Reason for stopping a turn whose calls exceed the budget.
+/// Reason for stopping a turn: its calls exceed the byte budget.
 pub(super) const NO_ROOM: &str = "its open tool calls take too much memory";
 
 const TOO_MUCH: &str = "too_much_retained";
@@ -143,7 +145,7 @@ impl<K: Eq + Hash, V> ChargedMap<K, V> {
         self.remove_charged(key).map(|(value, _)| value)
     }
 
-    /// Removes an entry and returns its charge with it, for another table.
+    /// Removes an entry and returns it with its charge, to move both to another table.
     pub(super) fn remove_charged<Q: Eq + Hash + ?Sized>(&mut self, key: &Q) -> Option<(V, ByteCharge)>
     where
         K: Borrow<Q>,
@@ -181,7 +183,7 @@ impl<K, V> Iterator for DrainValues<'_, K, V> {
     }
 }
 
-/// Estimates the memory of a value. In memory, a one-digit number takes far more bytes than on the wire.
+/// Estimates the memory of a JSON value. In memory, a one-digit number takes far more bytes than on the wire.
 pub(crate) fn value_bytes(value: &Value) -> usize {
     let inside = match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => 0,
@@ -195,12 +197,13 @@ pub(crate) fn value_bytes(value: &Value) -> usize {
 }
 
 impl Gate {
-    /// Returns the byte budget of the tables, for other state of the connection.
+    /// Returns the byte budget of the gate's tables, which other state of the connection shares.
     pub(crate) fn retained(&self) -> RetainedBytes {
         self.retained.clone()
     }
 
-    /// Returns `true` if there is room for `bytes`. Forgets finished calls and closed sessions if necessary.
+    /// Returns `true` if the byte budget has room for `bytes`. Forgets finished calls and closed sessions if
+    /// necessary.
     pub(super) fn make_room(&mut self, bytes: usize) -> bool {
         if self.retained.has_room_for(bytes) {
             return true;
@@ -212,7 +215,7 @@ impl Gate {
         self.retained.has_room_for(bytes)
     }
 
-    /// Charges a session for its name, its directories and its MCP servers.
+    /// Charges the byte budget for a session's name, directories and MCP servers.
     pub(super) fn charge_session(&mut self, name: &str) {
         let budget = &self.retained;
         if let Some(session) = self.sessions.get_mut(name) {
@@ -222,8 +225,7 @@ impl Gate {
 }
 
 impl<O: GateOutput> GateCtx<'_, O> {
-    /// Returns `true` if there is room for `bytes` more. Otherwise records the lack of room and returns
-    /// `false`.
+    /// Returns `true` if the byte budget has room for `bytes`. Records a refusal if it has not.
     pub(super) fn has_room_for(&mut self, session: &str, bytes: usize) -> bool {
         let has_room = self.gate.make_room(bytes);
         if !has_room {
@@ -233,7 +235,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         has_room
     }
 
-    /// Returns `true` if there is room for a call of this key with `bytes` more.
+    /// Returns `true` if the session may have another call, and the byte budget has room for `bytes` of a
+    /// call with this key.
     pub(super) fn has_room_for_call(&mut self, session: &str, key: &str, bytes: usize) -> bool {
         let has_entry = self.session(session).is_some_and(|session| session.has_room_for(key));
         has_entry && self.has_room_for(session, bytes + key.len() + ENTRY_BYTES)

@@ -17,15 +17,15 @@ use crate::call::{Call, Digest};
 use crate::identity::Principal;
 use crate::lifecycle::OperatorState;
 
-/// Bytes of updates that are held for a call until it is decided.
+/// Maximum size of the messages that are held for one call until the call is decided.
 pub(super) const MAX_HELD_BYTES: usize = 1 << 20;
 
-/// Prefixes of call keys that the gate generates. If an agent's id has such a prefix, its key starts with
-/// `call `.
+/// Prefixes of call keys that the gate generates. An agent's call id with such a prefix gets a key with the
+/// prefix `call `.
 const RESERVED: [&str; 5] = ["request ", "turn ", "change ", "call ", "terminal "];
 
-/// Returns the key of a call with this id. The key never collides with a generated one, whatever id the agent
-/// chooses.
+/// Returns the key of the call with this id. No id that an agent chooses leads to a key that the gate
+/// generates.
 pub(super) fn call_key(id: &str) -> Box<str> {
     match RESERVED.iter().any(|reserved| id.starts_with(reserved)) {
         true => format!("call {id}").into(),
@@ -44,11 +44,11 @@ pub(super) struct Session {
     pub(super) is_admitted: bool,
     pub(super) lineage: Option<Lineage>,
     pub(super) roots: Vec<PathBuf>,
-    /// Ids of the prompts of unfinished turns.
+    /// Ids of prompt requests whose turn has not ended.
     pub(super) prompts: Vec<RawRequestId>,
-    /// A turn is active although its prompt was answered already, as in version 2.
+    /// `true` if a turn is active although its prompt is already answered, as in version 2.
     pub(super) is_running: bool,
-    /// Number of requests that are replaying the history of the session.
+    /// Number of unanswered requests for which the agent replays the history of the session.
     pub(super) replays: u32,
     /// Boxed, because there may be many calls and a record is large.
     pub(super) calls: ChargedMap<Box<str>, Box<CallRecord>>,
@@ -56,24 +56,26 @@ pub(super) struct Session {
     pub(super) terminals: ChargedMap<Box<str>, CallTerminal>,
     /// Ids and names of the MCP servers in the client.
     pub(super) servers: Vec<(String, String)>,
-    /// Calls that were decided before they were announced, by id.
+    /// Calls of the built-in agent that were decided before the agent announced them, by id.
     pub(super) decided_calls: Vec<(Box<str>, CallRecord, ByteCharge)>,
     pub(super) halted: Option<TurnHalt>,
-    /// The audit event about the stop.
+    /// Audit event that records `halted`.
     pub(super) halt_seq: Option<AuditSeq>,
     pub(super) stop_deadline: Option<GateTime>,
     pub(super) last_activity: Option<GateTime>,
-    /// Number of refused client requests of the agent. Each excuses one failed call.
+    /// Number of refused client requests of the agent. A call that fails because its client request was
+    /// refused is excused, once per refusal.
     pub(super) refusals: u32,
     pub(super) charge: ByteCharge,
-    /// `None` if the number of sessions is not limited, or if this is a child.
+    /// `None` if the number of sessions is not limited, or if this is a child session.
     pub(super) slot: Option<SessionSlot>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct TurnHalt {
     pub(super) reason: String,
-    /// A deadline has passed. This is reported as a failure, not as a refusal.
+    /// `true` if the turn was stopped because a deadline passed. Such a turn ends as failed instead of
+    /// refused.
     pub(super) is_late: bool,
 }
 
@@ -81,9 +83,9 @@ pub(super) struct TurnHalt {
 pub(super) struct PendingAtAgent {
     pub(super) kind: ClientRequestKind,
     pub(super) method: Box<str>,
-    /// `None`: no deadline.
+    /// Deadline of the answer. `None` means that there is no deadline.
     pub(super) due: Option<GateTime>,
-    /// The deadline has passed, and the gate has answered the request.
+    /// `true` once the deadline has passed and the gate has answered the request.
     pub(super) is_late: bool,
 }
 
@@ -91,57 +93,57 @@ pub(super) struct PendingAtAgent {
 pub(super) struct CallRecord {
     pub(super) call: Call,
     pub(super) decision: Option<CallDecision>,
-    /// Digest of the resolved paths at the time of the decision.
+    /// Digest of the call's resolved paths at the time of the decision.
     pub(super) resolved_digest: Option<Digest>,
     pub(super) outcome: ApprovalOutcome,
     pub(super) approved_digest: Option<Digest>,
-    /// `true` after a permission request about the call. Each approval answers one request.
+    /// `true` once the agent has asked for permission. An approval answers only one permission request.
     pub(super) has_request: bool,
     pub(super) counted: Option<CountedCall>,
-    /// Messages about the call that arrived before the decision.
+    /// Messages about the call that are held until the call is decided.
     pub(super) held_lines: Vec<Bytes>,
-    /// `true` once the outcome is recorded.
+    /// `true` once the outcome of the call is recorded.
     pub(super) is_recorded: bool,
     pub(super) approvers: Vec<Principal>,
-    /// The approval also covers the client request that performs the call.
+    /// `true` if the approval of the call also covers the client request that performs the call.
     pub(super) covers_effects: bool,
-    /// Digest of the call when the agent asked about it. The agent knows the decision about this state, or
-    /// will know it.
+    /// Digest of the call at the time when the agent asked for permission. The agent knows the decision about
+    /// the call in this state, or will know it.
     pub(super) digest_known_to_agent: Option<Digest>,
-    /// The terminal of the call: the first one that the call showed, or that ran its command. A call has at
-    /// most one.
+    /// The terminal that the call showed first, or that ran its command. A call has at most one terminal.
     pub(super) terminal: Option<Box<str>>,
-    /// Digest of the file after its edit, once that is known.
+    /// Digest that the file will have after the edit. `None` until the file was read.
     pub(super) edit_result: Option<Digest>,
 }
 
 impl CallRecord {
-    /// Returns `true` if the record can be forgotten. A call that is reported again is decided again.
+    /// Returns `true` if the record may be dropped to free memory. If the agent reports the call again, the
+    /// call is decided again.
     fn is_over(&self) -> bool {
         self.is_recorded || matches!(self.outcome, ApprovalOutcome::Refused(_))
     }
 
-    /// Records that the agent knows the decision about the call as it is now.
+    /// Records that the agent knows the decision about the call in its current state.
     pub(super) fn mark_known_to_agent(&mut self) {
         self.digest_known_to_agent = Some(self.call.digest());
     }
 
-    /// Returns `true` if the agent attempted a call that is not allowed before it knew the decision.
+    /// Returns `true` if the call is not allowed, and the agent attempted it before it knew the decision.
     pub(super) fn was_tried_before_decision(&self) -> bool {
         !self.outcome.is_given()
             && self.call.was_tried()
             && self.digest_known_to_agent.is_none_or(|told| told != self.call.digest())
     }
 
-    /// Sets the outcome of the decision about the call as it is now.
+    /// Sets the outcome of the decision about the call in its current state.
     pub(super) fn set_outcome(&mut self, outcome: ApprovalOutcome) {
         self.call.set_allowed(outcome.is_given());
         self.approved_digest = outcome.is_given().then(|| self.call.digest());
         self.outcome = outcome;
     }
 
-    /// Records a permission request. An approval holds for one request, so a further request voids it.
-    /// Returns `true` if the call must be decided again: after a further request, or if the shown text has
+    /// Records a permission request about the call. An approval answers one request, so another request voids
+    /// the approval. Returns `true` if the call must be decided again, also because its shown text has
     /// changed.
     pub(super) fn set_asked(&mut self) -> bool {
         let is_changed = self.call.set_asked();
@@ -165,7 +167,7 @@ impl CallRecord {
         size_of::<Self>() + self.call.retained_bytes() + held + terminal
     }
 
-    /// Holds a message until the call is decided. Returns `false` if there is no room.
+    /// Holds a message until the call is decided. Returns `false` if the call already holds too many bytes.
     pub(super) fn hold_line(&mut self, line: &[u8]) -> bool {
         let held: usize = self.held_lines.iter().map(Bytes::len).sum();
         if held + line.len() > MAX_HELD_BYTES {
@@ -180,7 +182,7 @@ impl CallRecord {
 pub(super) struct SessionSetup {
     pub(super) roots: Vec<PathBuf>,
     pub(super) servers: Vec<(String, String)>,
-    /// `None` if the session already has a slot, or needs none.
+    /// `None` if the session already has a slot, or if sessions are not limited.
     pub(super) slot: Option<SessionSlot>,
 }
 
@@ -196,7 +198,7 @@ fn setup_bytes(roots: &[PathBuf], servers: &[(String, String)]) -> usize {
     roots + servers.sum::<usize>()
 }
 
-/// Purpose of a request of the client that the agent has not answered.
+/// Purpose of a client request that the agent has not answered.
 #[derive(Debug)]
 pub(super) enum ClientRequestKind {
     Initialize,
@@ -214,7 +216,7 @@ pub(super) enum ClientRequestKind {
         session: Box<str>,
     },
     List,
-    /// Changes no state of the gate.
+    /// A request that does not change the state of the gate.
     Other,
 }
 
@@ -224,7 +226,7 @@ impl ClientRequestKind {
         size_of::<PendingAtAgent>() + setup + self.session().map_or(0, str::len)
     }
 
-    /// Returns the session of the request, if it has a name yet.
+    /// Returns the session of the request. A session that is being created has no name yet.
     pub(super) fn session(&self) -> Option<&str> {
         match self {
             Self::Open { session, .. } | Self::Prompt { session } | Self::Close { session } => Some(session),
@@ -233,36 +235,36 @@ impl ClientRequestKind {
     }
 }
 
-/// A request of the agent or of the gate that the client has not answered.
+/// Purpose of a request of the agent or of the gate that the client has not answered.
 #[derive(Debug)]
 pub(super) enum PendingAtClient {
-    /// An allowed request. Its outcome is recorded.
+    /// A file or command request that is allowed. Its result is recorded.
     Service {
         session: Box<str>,
         call: Box<str>,
         method: Box<str>,
         due: GateTime,
     },
-    /// Waits for the exit of an allowed command, without a deadline.
+    /// A request that waits for the exit of an allowed command. It has no deadline.
     TerminalWait {
         session: Box<str>,
     },
-    /// The deadline has passed, and the gate has answered the request.
+    /// A request whose deadline has passed. The gate has already answered the agent.
     AlreadyAnswered {
         session: Box<str>,
     },
-    /// A permission request about this approval.
+    /// A permission request of the gate. The answer is the client's vote on the approval with this number.
     Approval(u64),
     McpConnect {
         server: String,
     },
-    /// Lists the data of an MCP server. The answer is reduced to the entries that the agent may read.
+    /// A request for a list of an MCP server. The answer is reduced to the entries that the agent may read.
     McpList {
         session: Option<Box<str>>,
         server: String,
         list: &'static McpList,
     },
-    /// Any other request. Its answer is passed to the agent.
+    /// Any other agent request. Its answer is passed to the agent.
     PassThrough {
         method: Box<str>,
     },
@@ -289,13 +291,14 @@ pub(super) struct PermissionOptions {
 }
 
 impl PermissionOptions {
-    /// Reads the offered options. Options that allow or reject always are ignored.
+    /// Reads the offered options of a permission request. Ignores options that also decide about future
+    /// requests.
     pub(super) fn from_offered(offered: &Value) -> Self {
         let options = offered.as_array().map(Vec::as_slice).unwrap_or_default();
         let of = |kind: &str| {
             let mut found = options.iter().filter(|option| option["kind"] == kind);
             let id = found.next()?.get("optionId")?.as_str()?;
-            // A duplicate id is ambiguous.
+            // Two options with the same id are ambiguous.
             let times = options.iter().filter(|option| option["optionId"] == id).count();
             (times == 1).then(|| id.to_owned())
         };
@@ -330,15 +333,16 @@ impl ApprovalOrigin {
         matches!(self, Self::Permission { .. } | Self::Service { .. } | Self::ToolCheck { .. })
     }
 
-    /// Returns `true` if the agent does not know that an approval is pending.
+    /// Returns `true` if the agent cannot report that it waits for an approval, because it did not ask for
+    /// one.
     pub(super) fn is_unannounced(&self) -> bool {
         matches!(self, Self::Service { .. } | Self::ToolCheck { .. })
     }
 }
 
 impl Gate {
-    /// Returns the call with this key, or creates one. The caller makes sure that there is room, and charges
-    /// the call once it has content.
+    /// Returns the call with this key, or creates one. The caller checks before that there is room, and
+    /// charges the call once its content is known.
     pub(super) fn call_record_or_new(&mut self, session: &str, key: &str) -> Option<&mut Box<CallRecord>> {
         let session = self.sessions.get_mut(session)?;
         if !session.calls.contains_key(key) {
@@ -355,7 +359,7 @@ impl Session {
         self.slot = setup.slot.or(self.slot.take());
     }
 
-    /// Returns `true` if there is room for a call with this id. Forgets finished calls if necessary.
+    /// Returns `true` if the session may have a call with this id. Forgets finished calls if necessary.
     pub(super) fn has_room_for(&mut self, id: &str) -> bool {
         if self.calls.len() < MAX_OPEN || self.calls.contains_key(id) {
             return true;
@@ -368,7 +372,7 @@ impl Session {
         self.calls.retain(|_, record| !record.is_over());
     }
 
-    /// Adds a call. The caller makes sure that there is room.
+    /// Adds a call. The caller checks before that there is room.
     pub(super) fn add_call(&mut self, budget: &RetainedBytes, key: &str, record: CallRecord) {
         let bytes = key.len() + record.retained_bytes();
         self.calls.insert(budget, key.into(), record.into(), bytes);

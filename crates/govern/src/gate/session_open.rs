@@ -20,14 +20,14 @@ pub(super) const UNDECLARED: &str = "the manifest does not declare this capabili
 
 pub(super) const AMBIGUOUS: &str = "ambiguous parameters";
 
-/// Bound for the directories and for the MCP servers of a session: all are resolved before the next message
-/// is read.
+/// Maximum number of directories of a session, and of its MCP servers. All directories are resolved before
+/// the next message is read.
 const MAX_ENTRIES: usize = 64;
 
-/// PATH_MAX of Linux.
+/// Maximum length of a path on Linux (`PATH_MAX`).
 const MAX_PATH_BYTES: usize = 4096;
 
-/// Members of the description of an MCP server in the client.
+/// Members that the description of an MCP server in the client may have.
 const CLIENT_SERVER_MEMBERS: [&str; 5] = ["type", "name", "id", "serverId", "_meta"];
 
 #[derive(Clone, Copy, Debug)]
@@ -35,12 +35,12 @@ pub(super) struct ClientOffer {
     read: bool,
     write: bool,
     terminal: bool,
-    /// Support of child sessions. Every client of version 2 has it.
+    /// `true` if the client supports child sessions, as every client of version 2 does.
     pub(super) subagents: bool,
 }
 
 impl Gate {
-    /// Returns the services of the client that are both declared and offered.
+    /// Returns the client capabilities that the manifest declares and the client offers.
     pub(super) fn client_capabilities(&self) -> Capabilities {
         let declared = self.config.capabilities;
         let Some(ClientOffer { read, write, terminal, .. }) = self.client_offer else { return declared };
@@ -54,7 +54,7 @@ impl Gate {
 }
 
 struct OpeningRefusal {
-    /// Code for programs, in the error and the audit log.
+    /// Error code for programs. The audit log contains it, too.
     code: &'static str,
     error: RpcError,
 }
@@ -66,9 +66,9 @@ impl OpeningRefusal {
 }
 
 impl<O: GateOutput> GateCtx<'_, O> {
-    /// Handles `initialize`. Capabilities of the client that the manifest does not declare are removed.
+    /// Handles `initialize`. Client capabilities that the manifest does not declare are removed.
     pub(super) fn handle_initialize(&mut self, id: &[u8], message: View<'_>) {
-        // A second `initialize` would change capabilities that the agent relies on.
+        // Another `initialize` would change capabilities that the agent already relies on.
         let is_open = |pending: &PendingAtAgent| {
             matches!(pending.kind, ClientRequestKind::Initialize) && !pending.is_late
         };
@@ -96,8 +96,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
             }
             withhold_undeclared(offers, "terminal", declared.terminal);
         }
-        // The gate decides before a tool runs. So the agent must ask before each call, whatever the client
-        // offers.
+        // The gate must decide before a tool runs. So the agent must ask before each call, whatever the
+        // client offers.
         for place in ["/clientCapabilities/_meta", "/capabilities/_meta"] {
             if let Some(meta) = params.pointer_mut(place).and_then(Value::as_object_mut) {
                 meta.remove(AUTHORIZES);
@@ -142,7 +142,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         let is_busy = self.gate.is_busy(&name);
         let is_replay_asked = is_load || !parse_object(message.params())["replayFrom"].is_null();
         if is_busy && is_replay_asked {
-            // A replay could not be distinguished from the updates of the turn.
+            // During a turn, replayed history could not be distinguished from the updates of the turn.
             let error = RpcError::new(Code::InvalidRequest, "a turn is active in this session");
             return self.refuse_client(id, &error);
         }
@@ -151,7 +151,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
                 if self.gate.sessions.len() >= super::MAX_OPEN && !self.gate.sessions.contains_key(&*name) {
                     return self.refuse_client(id, &too_many_sessions());
                 }
-                // Version 2 replays history only on request.
+                // Version 2 replays history only if the client asks for it.
                 let replays = !is_busy && (is_replay_asked || !self.gate.is_v2);
                 if !self.has_room_for(&name, name.len() + setup.retained_bytes()) {
                     return self.refuse_client(id, &too_many_sessions());
@@ -174,7 +174,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Passes a session request on. Adds the MCP servers of the manifest.
+    /// Passes a request to open a session to the agent, with the MCP servers of the manifest.
     fn forward_opening(&mut self, id: &[u8], message: View<'_>) {
         let method = message.method().unwrap_or_default();
         let name = message.session().unwrap_or_default();
@@ -201,7 +201,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.send(GateDirection::ToAgent, &[&line], seq, on_failure);
     }
 
-    /// Handles a failed request to open a session. Forgets the session if it is unused.
+    /// Handles the failure of a request to open a session. Removes the session if it is unused.
     pub(super) fn handle_open_failure(&mut self, name: &str, replays: bool) {
         let Some(session) = self.gate.sessions.get_mut(name) else { return };
         session.replays = session.replays.saturating_sub(u32::from(replays));
@@ -211,7 +211,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Checks a session request. Returns the directories, servers and slot of the session.
+    /// Checks a request to open a session. Returns the directories, MCP servers and slot of the session.
     fn admit_opening(&self, message: View<'_>, name: Option<&str>) -> Result<SessionSetup, OpeningRefusal> {
         let params = unique_keys::read(message.params())
             .ok_or_else(|| OpeningRefusal::new(Code::InvalidParams, AMBIGUOUS, "ambiguous_params"))?;
@@ -247,7 +247,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         Ok(SessionSetup { roots, servers, slot: self.take_slot(name)? })
     }
 
-    /// Takes a slot for a session that has none. This must be the last check.
+    /// Takes a slot for a session that has none. Called after all other checks, so that no refused session
+    /// takes a slot.
     fn take_slot(&self, name: Option<&str>) -> Result<Option<SessionSlot>, OpeningRefusal> {
         let Some(slots) = &self.gate.session_slots else { return Ok(None) };
         let session = name.and_then(|name| self.gate.sessions.get(name));
@@ -268,7 +269,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
             Some("sse") => declared.mcp_sse,
             _ => true,
         };
-        // An agent that does not know a server type could take the server for one of another type.
+        // An agent that does not know a server type may ignore the type and read the other members.
         let members = server.as_object().into_iter().flatten();
         if server["type"] == "acp"
             && members.map(|(key, _)| key).any(|key| !CLIENT_SERVER_MEMBERS.contains(&key.as_str()))
@@ -282,8 +283,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
         let Some(listed) = &config.servers else { return Ok(()) };
         let name = server["name"].as_str().unwrap_or_default();
-        // A server in the client belongs to the client. Any other server must be described by the manifest: a
-        // name alone could stand for any program.
+        // A server in the client needs no description. Any other server must be described by the manifest,
+        // because a client could give the listed name to any program.
         let is_known = match server["type"] == "acp" {
             true => listed.iter().any(|listed| listed == name),
             false => config.provided_servers.iter().any(|provided| provided["name"] == name),
@@ -295,7 +296,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         Err(OpeningRefusal::new(Code::PolicyDenied, words, "server_not_listed"))
     }
 
-    /// Returns the ids and names of the MCP servers in the client. Fails if an id is not unique.
+    /// Returns the ids and names of the MCP servers in the client. Fails if two servers have the same id.
     fn client_mcp_servers(
         &self,
         servers: &[Value],
@@ -354,12 +355,12 @@ impl<O: GateOutput> GateCtx<'_, O> {
     }
 }
 
-/// Returns the error for an action that was not done because it could not be recorded.
+/// Returns the error for an action that was not performed, because the action could not be recorded.
 pub(super) fn audit_unavailable(id: &[u8]) -> bytes::Bytes {
     message::error(id, &RpcError::new(Code::AuditUnavailable, "audit log unavailable, nothing was done"))
 }
 
-/// Returns the error for an action that was done, but whose outcome could not be recorded.
+/// Returns the error for an action that was performed, but whose outcome could not be recorded.
 pub(super) fn outcome_unrecorded(id: &[u8]) -> bytes::Bytes {
     let words = "done, but the audit log could not be written";
     let error = RpcError::new(Code::AuditUnavailable, words).effects(Effects::Possible);
@@ -378,14 +379,14 @@ pub(super) fn parse_object(params: Option<&[u8]>) -> Value {
     params.and_then(|params| serde_json::from_slice(params).ok()).unwrap_or_else(|| json!({}))
 }
 
-/// Sets an offered capability to `false` if the manifest does not declare it.
+/// Sets a capability of the client to `false` if the manifest does not declare the capability.
 fn withhold_undeclared(offers: &mut serde_json::Map<String, Value>, name: &str, declared: bool) {
     if let Some(offer) = offers.get_mut(name).filter(|_| !declared) {
         *offer = json!(false);
     }
 }
 
-/// Returns the entries of a list that may be missing.
+/// Returns the entries of the list `key`. A missing list is empty.
 fn optional_list<'a>(params: &'a Value, key: &str) -> Result<&'a [Value], OpeningRefusal> {
     match &params[key] {
         Value::Null => Ok(&[]),

@@ -1,5 +1,5 @@
-//! Removes the `_meta` members that only the gate may set from messages of the peers, before other modules
-//! read them.
+//! Removes `_meta` members that only the gate may set. Runs on every message of a peer before other modules
+//! read it.
 
 use narrows_acp::{StrippedMeta, strip_client_meta};
 use narrows_base::json::has_more_values_than;
@@ -12,8 +12,8 @@ use super::session_open::AMBIGUOUS;
 use crate::audit_events::MessageSender;
 use crate::meta::{StrippedMark, strip_mark};
 
-/// Bound for the JSON values of a message. In memory each takes far more space than on the wire, and every
-/// rule inspects each of them.
+/// Maximum number of JSON values in a message. In memory, each value takes far more space than on the wire,
+/// and every rule inspects each value.
 const MAX_MESSAGE_VALUES: usize = 100_000;
 
 const TOO_MANY_VALUES: &str = "too many JSON values in one message";
@@ -42,7 +42,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Removes unlisted members of `_meta` from a client message, records that, and handles the rest.
+    /// Removes the `_meta` members that the manifest does not list from a client message, records the
+    /// removal, and handles the message.
     fn strip_unlisted_meta(&mut self, message: View<'_>) {
         let listed = &self.gate.config.client_meta;
         let Some(StrippedMeta { line, names }) = strip_client_meta(message, listed) else {
@@ -79,7 +80,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Drops an update that cannot be judged, and stops its turn.
+    /// Drops an update that is too large or ambiguous to be judged, and stops its turn.
     fn halt_unreadable_update(&mut self, message: View<'_>) {
         let Some(name) = message.session() else {
             let method = message.method().unwrap_or_default();
@@ -98,7 +99,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
     }
 }
 
-/// Returns the error that replaces an unreadable response.
+/// Returns the error that replaces a response which cannot be judged.
 fn unreadable_response(id: &[u8], why: &'static str) -> bytes::Bytes {
     message::error(id, &RpcError::new(Code::Internal, why))
 }

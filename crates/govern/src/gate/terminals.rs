@@ -1,9 +1,9 @@
 //! Terminals that the agent runs itself and reports in updates, as in version 2 of the protocol.
 //!
-//! A terminal belongs to a call if it runs the command of that call while the call is allowed, or if the
-//! allowed call shows it. A call has one terminal, which runs its command once, before the call ends. Any
-//! other terminal, and any further run, is decided like a call that runs the terminal's command. The output
-//! of a terminal is shown only if it is allowed.
+//! A terminal belongs to a call if the terminal runs the call's command while the call is allowed, or if the
+//! allowed call shows the terminal. A call has one terminal, which runs the command once, before the call
+//! ends. Any other terminal, and any further run, is decided like a call that runs the terminal's command.
+//! The output of a terminal is shown only if the run is allowed.
 
 use std::borrow::Cow;
 
@@ -21,7 +21,7 @@ use crate::unique_keys::UnambiguousJson;
 
 const EXECUTE: &str = "execute";
 
-/// Bound for the calls that one terminal can belong to.
+/// Maximum number of calls that one terminal can belong to.
 const MAX_CALLS: usize = 16;
 
 #[derive(Debug, Default)]
@@ -30,7 +30,7 @@ pub(super) struct CallTerminal {
     stage: TerminalState,
 }
 
-/// Progress of a terminal. A command that is reported again belongs to the same run until the run has ended.
+/// Progress of a terminal. The same command reported again belongs to the same run, until the run has ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum TerminalState {
     #[default]
@@ -57,7 +57,8 @@ struct TerminalUpdate<'a> {
 }
 
 impl TerminalUpdate<'_> {
-    /// Returns the input of a call that runs the terminal's command, if the update has a command.
+    /// Returns the input of a call that runs the terminal's command. Returns `None` if the update has no
+    /// command.
     fn input(&self) -> Option<Value> {
         let UnambiguousJson(command) = self.command.as_ref()?;
         let mut input = json!({"command": command});
@@ -85,7 +86,7 @@ impl TerminalUpdate<'_> {
     }
 }
 
-/// Returns the call key of a terminal that is decided by itself.
+/// Returns the key of the call that stands for a terminal which belongs to no call.
 fn terminal_key(id: &str) -> Box<str> {
     format!("terminal {id}").into()
 }
@@ -115,7 +116,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.apply_call_update(name, &own_key, told.into_call_update(), message);
     }
 
-    /// Adds the terminals that an update shows to its call.
+    /// Makes the terminals that an update of a call shows part of the call.
     pub(super) fn join_shown_terminals(&mut self, name: &str, said: &CallUpdate<'_>) {
         let Some(id) = said.tool_call_id.as_deref() else { return };
         let Some(session) = self.gate.sessions.get_mut(name) else { return };
@@ -127,7 +128,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
 
 impl Session {
     /// Makes a terminal part of a call, unless the call has ended or has another terminal. Does nothing if
-    /// the terminal belongs to too many calls.
+    /// the terminal already belongs to too many calls.
     pub(super) fn join_terminal(&mut self, budget: &RetainedBytes, terminal: &str, call: &str) {
         let calls = &self.calls;
         let is_open = |call: &str| calls.get(call).is_some_and(|record| !record.is_recorded);
@@ -151,7 +152,7 @@ impl Session {
         if joined.calls.iter().any(|known| **known == *call) {
             return;
         }
-        // The earlier calls of this terminal have used up their run.
+        // The terminal has ended, and has used up the run of each of its earlier calls.
         if joined.stage == TerminalState::Ended {
             *joined = CallTerminal::default();
         }
@@ -162,7 +163,7 @@ impl Session {
         self.terminals.resize(terminal, bytes);
     }
 
-    /// Forgets terminals of earlier turns that no longer run.
+    /// Forgets terminals that do not run and whose calls are all recorded.
     pub(super) fn forget_terminals(&mut self) {
         let calls = &self.calls;
         let is_open = |call: &str| calls.get(call).is_some_and(|record| !record.is_recorded);
@@ -198,14 +199,14 @@ impl Session {
                 && record.call.runs_command(&wanted, self.working_directory())
         });
         if let Some(key) = found.map(|(key, _)| key.clone()) {
-            // The run for an earlier call does not count for this call.
+            // The terminal ran for an earlier call. That run does not count for the call that it joins now.
             self.terminals.remove(terminal);
             self.join_terminal(budget, terminal, &key);
         }
     }
 
-    /// Returns `true` if all calls of a terminal are allowed and this update is about the run of one of their
-    /// commands: the call has not ended, or the update reports the end of the run.
+    /// Returns `true` if all calls of a terminal are allowed, and the update belongs to the run of one of
+    /// their commands: that call has not ended, or the update reports the end of the run.
     fn runs_as_joined(&self, terminal: &str, input: &Value, progress: Option<CallStatus>) -> bool {
         let wanted = Call::reported(None, EXECUTE, input.clone()).action();
         let stage = self.terminals.get(terminal).map(|joined| joined.stage).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Tool checks: the built-in agent asks if it may call a tool, before it announces or makes the call.
+//! Tool checks: before the built-in agent announces or makes a call, it asks the gate if it may.
 
 use super::api::{AuditSeq, GateOutput, ToolCheck};
 use super::retained::ByteCharge;
@@ -7,7 +7,7 @@ use super::{GateCtx, REPLAYING, UNRECORDED};
 use crate::audit_events::ApprovalOutcome;
 use crate::call::Call;
 
-/// Bound for decided calls that were not yet announced.
+/// Maximum number of decided calls per session that the agent has not announced yet.
 const MAX_DECIDED_CALLS: usize = 256;
 
 fn tool_kind(tool: &str) -> &'static str {
@@ -19,7 +19,7 @@ fn tool_kind(tool: &str) -> &'static str {
     }
 }
 
-/// Result of a tool check that waits for its audit event.
+/// Result of a tool check, held until its audit event is durable.
 #[derive(Debug)]
 pub(super) struct HeldCheckResult {
     after: AuditSeq,
@@ -60,7 +60,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Answers a check once its decision is recorded. Keeps the decision for the announced call.
+    /// Answers a tool check once the decision is recorded. Keeps the decision for the announcement of the
+    /// call.
     pub(super) fn settle_tool_check(
         &mut self,
         name: &str,
@@ -83,14 +84,15 @@ impl<O: GateOutput> GateCtx<'_, O> {
                 session.decided_calls.remove(0);
             }
         }
-        // A refusal that is only counted has no event to wait for.
+        // A refusal that is counted but not recorded has no audit event to wait for.
         if after == AuditSeq::UNRECORDED && refusal.is_some() {
             return self.out.answer_tool_check(number, refusal);
         }
         self.gate.held_check_results.push_back(HeldCheckResult { after, number, refusal });
     }
 
-    /// Applies the decision of a tool check to the announced call. Returns `true` if there was one.
+    /// Applies the decision of an earlier tool check to the announced call. Returns `true` if there was such
+    /// a check.
     pub(super) fn adopt_decided_call(&mut self, name: &str, id: &str) -> bool {
         let Some(session) = self.gate.sessions.get_mut(name) else { return false };
         let Some(record) = session.calls.get(id) else { return false };
@@ -115,7 +117,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         if let Some(counted) = &mut record.counted {
             counted.set_digest(digest);
         }
-        // The announcement may name more paths.
+        // The announcement may name more paths than the tool check, so the paths are resolved again.
         if is_unmoved
             && let Some(session) = self.gate.sessions.get(name)
             && let Some(record) = session.calls.get(id)
@@ -128,7 +130,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         true
     }
 
-    /// Answers the checks whose events were recorded, or whose events failed.
+    /// Answers the tool checks whose audit events are durable or have failed.
     pub(super) fn release_check_results(&mut self, seq: AuditSeq, written: bool) {
         let (due, rest) = std::mem::take(&mut self.gate.held_check_results)
             .into_iter()

@@ -1,5 +1,5 @@
-//! Tool calls in updates of the agent. A call is decided before it is shown. If it runs without permission,
-//! its turn is stopped.
+//! Tool calls in updates of the agent. A call is decided before it is shown. A call that runs without
+//! permission stops its turn.
 
 use std::borrow::Cow;
 
@@ -29,13 +29,13 @@ use crate::shared_budget::BudgetUse;
 enum UpdateAction {
     Show,
     Hide,
-    /// Stop the turn: the call runs without permission.
+    /// Stops the turn because the call runs without permission.
     Halt(String),
 }
 
 impl<O: GateOutput> GateCtx<'_, O> {
     pub(super) fn handle_update(&mut self, message: View<'_>) {
-        // An update without a session cannot be judged, so it is not shown.
+        // An update that names no session cannot be judged, so it is dropped.
         let Some(name) = message.session() else {
             self.record_name_once("session/update", message, Some("no_session"));
             return;
@@ -61,12 +61,12 @@ impl<O: GateOutput> GateCtx<'_, O> {
             "terminal_update" | "terminal_output_chunk" => {
                 self.handle_terminal_update(&name, update, message);
             }
-            // More content of a call needs no decision. It is shown if the call is shown.
+            // Additional content of a call needs no decision. The content is shown if the call is shown.
             "tool_call_content_chunk" => {
                 let Ok(call_update) = serde_json::from_slice::<CallUpdate<'_>>(update) else {
                     return self.halt_unreadable(&name, update, "tool call");
                 };
-                // A file change needs a decision, whatever kind of update reports it.
+                // A file change needs a decision, even as additional content.
                 if call_update.is_change() {
                     return self.apply_tool_update(&name, call_update, message);
                 }
@@ -95,12 +95,12 @@ impl<O: GateOutput> GateCtx<'_, O> {
                 let seq = self.set_running(&name);
                 self.send_marked(message, seq, OnAuditFailure::HaltTurn((&*name).into()));
             }
-            // An unknown kind with a tool call id is decided as a call.
+            // An update of an unknown kind that has a tool call id is decided like a tool call.
             _ if !matches!(member(update, "toolCallId"), Ok(None)) => {
                 self.handle_call_update(&name, update, message);
             }
             kind if is_harmless(kind) => self.send_marked(message, None, OnAuditFailure::Drop),
-            // An unknown update could report any effect, so it cannot be judged.
+            // An update of an unknown kind could report any effect, so it cannot be judged.
             kind => {
                 let kind = format!("{} {kind}", narrows_acp::method::SESSION_UPDATE);
                 self.record_name_once(&kind, message, Some("unknown_update"));
@@ -115,7 +115,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Shows an update as history. It does not change the state of the gate.
+    /// Shows an update of a replay. A replayed update does not change the state of the gate.
     pub(super) fn show_replayed(&mut self, message: View<'_>) {
         let fitting = self.strip_update(message);
         let message = fitting.as_deref().map_or(message, View::parse);
@@ -124,7 +124,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Handles the end of a turn of version 2, or of a child's work.
+    /// Handles the `idle` state, which ends a turn of version 2 or the work of a child session.
     fn handle_idle(&mut self, name: &str, update: &[u8], message: View<'_>) {
         if self.gate.is_child(name) {
             let was_stopping = self.gate.is_stopping(name);
@@ -176,7 +176,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.apply_call_update(name, &id, call_update, message);
     }
 
-    /// Decides about a call after this update. Shows the update if the call is allowed.
+    /// Applies an update to a call, and decides about the call. Shows the update if the call is allowed.
     pub(super) fn apply_call_update(
         &mut self,
         name: &str,
@@ -188,7 +188,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         if !session.has_room_for(id) {
             return self.halt_turn(name, "it has too many open tool calls");
         }
-        // The line may have to be held with the call.
+        // If the call is not decided yet, the line is held with the call, so there must be room for the line.
         if !self.has_room_for_call(
             name,
             id,
@@ -202,13 +202,13 @@ impl<O: GateOutput> GateCtx<'_, O> {
         {
             **record = CallRecord { call, ..CallRecord::default() };
         }
-        // Terminals must be added to the call before this update can end the call.
+        // Shown terminals must join the call before the update can end the call.
         let Some(session) = self.gate.sessions.get_mut(name) else { return };
         for terminal in call_update.terminals() {
             session.join_terminal(&self.gate.retained, &terminal, id);
         }
         let Some(record) = session.calls.get_mut(id) else { return };
-        // Output that arrives after the end of the call is recorded as well.
+        // An output that arrives after the call has ended must be recorded as well.
         record.is_recorded &= !record.call.is_unrecorded_output(&call_update);
         let changed = record.call.apply_update(call_update);
         let mut seq = None;
@@ -223,7 +223,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         let is_new = record.decision.is_none();
         self.charge_call(name, id);
         if is_new && self.adopt_decided_call(name, id) {
-            // The decision was recorded earlier.
+            // The decision was recorded with an earlier update.
         } else if changed || is_new {
             seq = self.decide_call(name, id);
         }
@@ -256,8 +256,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.halt_turn(name, &format!("it sent an ambiguous {what}"));
     }
 
-    /// Excuses a call that failed because the client request that it needs was refused. Each refusal excuses
-    /// one call. The built-in agent asks before each call, so its failed calls had no effect.
+    /// Excuses a failed call if its client request was refused. Each refusal excuses one call. The built-in
+    /// agent asks before each call, so its failed calls had no effect.
     fn excuse_refused_effect(&mut self, name: &str, id: &str) {
         let asks_first = self.gate.config.asks_first;
         let Some(session) = self.gate.sessions.get_mut(name) else { return };
@@ -273,7 +273,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Shows the messages that were held until the decision.
+    /// Shows the messages about a call that were held until the decision.
     pub(super) fn show_held(&mut self, name: &str, held: &[Bytes], seq: Option<AuditSeq>) {
         for line in held {
             self.send_marked(View::parse(line), seq, OnAuditFailure::HaltTurn(name.into()));
@@ -284,7 +284,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.gate.sessions.get_mut(name)?.calls.get_mut(id).map(Box::as_mut)
     }
 
-    /// Decides about a call as it is now, and records the decision. An approval of another input is void.
+    /// Decides about a call in its current state, and records the decision. An approval of another input does
+    /// not count.
     pub(super) fn decide_call(&mut self, name: &str, id: &str) -> Option<AuditSeq> {
         let at = self.unix_seconds();
         self.gate.authorizer.refresh();
@@ -313,7 +314,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
             _ => None,
         };
         (record.decision, record.resolved_digest) = (Some(decision), Some(resolved_digest));
-        // An approver has approved exactly this call.
+        // An approver has approved the call in exactly this state.
         let is_agreed = record.approved_digest.is_some_and(|agreed| agreed == record.call.digest());
         if outcome != ApprovalOutcome::Pending || !is_agreed {
             record.outcome = outcome;
@@ -328,12 +329,12 @@ impl<O: GateOutput> GateCtx<'_, O> {
         Some(seq)
     }
 
-    /// Returns the effects of a call, with its paths resolved now.
+    /// Returns the effects of a call. All links in its paths are resolved now.
     pub(super) fn resolve_call(&self, session: &Session, call: &Call) -> ResolvedAction {
         follow_links(call.action(), &session.roots, &*self.gate.resolver)
     }
 
-    /// Returns `true` if the paths of a call lead elsewhere than when it was decided: the decision was about
+    /// Returns `true` if a link has changed since the decision about a call, so that the decision was about
     /// other files. Also returns `true` for an unknown call.
     pub(super) fn has_moved(&self, name: &str, id: &str) -> bool {
         let Some(session) = self.gate.sessions.get(name) else { return true };
@@ -343,7 +344,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
             .is_some_and(|context| context != self.resolve_call(session, &record.call).resolved_digest)
     }
 
-    /// Decides about `action` of a call by the policy and the gate settings.
+    /// Decides about the effects of a call by the policy and the gate settings.
     fn decide(
         &self,
         session: &Session,
@@ -360,7 +361,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
             &session.roots,
             context,
         );
-        // An action that is too large is not judged, so its paths are not resolved.
+        // An action that is too large is denied without being judged, so its paths are not resolved.
         let beyond = if is_too_large(action, &session.roots) {
             Some("the input is too large to judge".to_owned())
         } else {
@@ -433,7 +434,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
     }
 }
 
-/// Decides how to handle the latest update of a call.
+/// Returns what to do with the latest update of a call.
 fn update_action(record: &CallRecord) -> UpdateAction {
     let begun = record.call.has_begun();
     let tool = || narrows_base::text::quoted(&record.call.tool(), 200);
@@ -470,7 +471,7 @@ fn update_kind<'a>(message: View<'a>) -> Result<(Cow<'a, str>, &'a [u8]), Duplic
     }
 }
 
-/// Returns `true` for updates that report no effect on this machine.
+/// Returns `true` for kinds of updates that report no effect on this machine.
 fn is_harmless(kind: &str) -> bool {
     matches!(
         kind,

@@ -21,7 +21,7 @@ use crate::config::Autonomy;
 use crate::lifecycle::OperatorState;
 use crate::unique_keys;
 
-/// Reason for refusing approvals of a turn that the client has cancelled.
+/// Reason for refusing approvals: the client has cancelled the turn.
 pub(super) const CANCELLED: &str = "the turn was cancelled";
 
 impl<O: GateOutput> GateCtx<'_, O> {
@@ -30,7 +30,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         let Some(params) = unique_keys::read(message.params()) else {
             return self.refuse_client(id, &ambiguous_params());
         };
-        // The gate can neither check nor show a prompt in another form.
+        // A prompt that is not a list can be neither checked nor shown to an approver.
         if params.get("prompt").is_some_and(|prompt| !prompt.is_array()) {
             let error = RpcError::new(Code::InvalidParams, "prompt is not an array");
             return self.refuse_client(id, &error);
@@ -55,7 +55,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.request_approval(&name, &key, origin, None);
     }
 
-    /// Refuses a prompt with a content block that the manifest does not declare.
+    /// Refuses a prompt that has a content block whose capability the manifest does not declare.
     pub(super) fn refuse_block(&mut self, id: &[u8], name: &str, kind: &str) {
         let event =
             self.parties(name).refused("prompt.refused", "undeclared_capability", json!({"type": kind}));
@@ -67,7 +67,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.send(GateDirection::ToClient, &[&line], Some(seq), on_failure);
     }
 
-    /// Returns the session of a client request if it is open and not being replayed. Otherwise refuses the
+    /// Returns the session of a client request. If the session is not open, or is being replayed, refuses the
     /// request and returns `None`.
     pub(super) fn require_open_session<'a>(&mut self, id: &[u8], message: View<'a>) -> Option<Cow<'a, str>> {
         let Some(name) = message.session() else {
@@ -76,7 +76,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         };
         match self.gate.sessions.get(&*name) {
             Some(session) if session.replays > 0 => {
-                // The work of the agent would be taken for history.
+                // During a replay, updates of new work would be taken for history.
                 let error = RpcError::new(Code::InvalidRequest, "the session is still being opened")
                     .with("condition", json!("session_busy"))
                     .with("retryable", json!(true));
@@ -91,8 +91,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         None
     }
 
-    /// Adds a call for a client request. If the id of the request is in use or there is no room, refuses the
-    /// request and returns `false`.
+    /// Creates a call that stands for a client request. If the request id is in use or there is no room,
+    /// refuses the request and returns `false`.
     pub(super) fn add_client_call(&mut self, id: &[u8], name: &str, key: &str, call: Call) -> bool {
         let is_asked = self.gate.pending_at_agent.contains_key(id);
         let Some(session) = self.gate.sessions.get(name) else { return false };
@@ -124,7 +124,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
             session.is_running = is_v2;
         }
         self.start_silence_timer(name);
-        // The approval of a turn already records its start.
+        // If the turn was approved, the approval records its start.
         let after = after.unwrap_or_else(|| {
             let params = message.params().unwrap_or_default();
             let event =
@@ -146,7 +146,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Handles a request to close a session. Its turn is cancelled first.
+    /// Handles a request to close a session. An active turn of the session is cancelled first.
     pub(super) fn handle_close(&mut self, id: &[u8], message: View<'_>) {
         let Some(name) = message.session() else { return self.refuse_client(id, &missing_session_id()) };
         if !self.track_client_request(id, message, ClientRequestKind::Close { session: (&*name).into() }) {
@@ -163,7 +163,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
         let is_delete = message.method().is_some_and(|method| method == method::SESSION_DELETE);
         if !is_delete && self.gate.sessions.contains_key(&*name) {
-            // The end is recorded when the agent answers.
+            // The end of the session is recorded when the agent answers.
             return self.forward_to_agent(message);
         }
         let seq =
@@ -243,7 +243,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         );
     }
 
-    /// Handles the answer to a prompt in version 2: the agent has accepted the prompt, or failed.
+    /// Handles the answer to a prompt in version 2. A result means that the agent has accepted the prompt.
     fn handle_prompt_accepted(&mut self, id: &[u8], name: &str, message: View<'_>) {
         let Some(error) = message.error() else {
             return self.send_marked(message, None, OnAuditFailure::Drop);
@@ -260,8 +260,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         );
     }
 
-    /// Removes and returns the halt of a session whose turn has stopped, with its audit event if that is not
-    /// yet durable.
+    /// Removes and returns the halt of a session whose turn has stopped. The second value is the audit event
+    /// of the halt, if the event is not yet durable.
     pub(super) fn take_halt(&mut self, name: &str) -> Option<(TurnHalt, Option<AuditSeq>)> {
         let settled = self.gate.last_settled;
         for child in self.gate.descendants(name) {
@@ -275,7 +275,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         Some((session.halted.take()?, seq))
     }
 
-    /// Sets the state of the operator, and records a transition.
+    /// Sets the state of the operator in a session, and records the transition.
     pub(super) fn set_operator_state(
         &mut self,
         name: &str,
@@ -290,8 +290,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         Some(self.record(event))
     }
 
-    /// Records that a session runs, if it has an active turn. Messages after a turn or in a stopped turn do
-    /// not count: the end of such a run would never be recorded.
+    /// Records that the operator runs, if the session has an active turn. Messages after a turn or in a
+    /// stopped turn do not count, because the end of such a run would never be recorded.
     pub(super) fn set_running(&mut self, name: &str) -> Option<AuditSeq> {
         let session = self.gate.sessions.get(name)?;
         let is_turn = session.lineage.is_some() || session.last_activity.is_some() || session.is_working();
@@ -305,7 +305,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.stop_turn(name, TurnHalt { reason: reason.to_owned(), is_late: false });
     }
 
-    /// Stops a turn whose actions cannot be recorded. If the turn is over, only tells the agent to cancel.
+    /// Stops a turn because an action could not be recorded. If the turn is over, only sends a cancellation
+    /// to the agent.
     pub(super) fn halt_unaudited_turn(&mut self, name: &str) {
         let root = self.gate.sessions.get(self.gate.root_session(name));
         if root.is_some_and(|session| session.last_activity.is_some()) {
@@ -315,8 +316,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Stops a turn. A violation by a child stops the turn of its topmost ancestor. If the turn does not end
-    /// in time, the agent is ended.
+    /// Stops a turn. If a child session violates a rule, stops the turn of its topmost ancestor. If the turn
+    /// does not end in time, the agent is ended.
     pub(super) fn stop_turn(&mut self, name: &str, halt: TurnHalt) {
         if self.gate.is_stopping(name) {
             return;
@@ -418,14 +419,15 @@ impl<O: GateOutput> GateCtx<'_, O> {
     }
 }
 
-/// Returns the failure of a turn that ended without an error. Some agents report it in `_meta` of the result.
+/// Returns the error of a turn that failed although the agent answered with a result. The built-in agent
+/// describes such a failure in `_meta` of the result.
 pub(super) fn embedded_failure(holder: &Value) -> Option<String> {
     let error = holder["_meta"].get("narrows/error").filter(|error| !error.is_null())?;
     Some(failure_sentence(error).unwrap_or_else(|| "the turn failed".to_owned()))
 }
 
-/// Returns a sentence about a failed model call, for both versions of the protocol: kind, HTTP status,
-/// endpoint and message. Returns `None` if there is neither a kind nor a message.
+/// Returns a sentence about a failed model call: its kind, HTTP status, endpoint and message. Returns `None`
+/// if both kind and message are missing.
 pub(super) fn failure_sentence(fields: &Value) -> Option<String> {
     let text = |key: &str| fields[key].as_str().filter(|text| !text.is_empty());
     let Some(kind) = text("kind") else { return text("message").map(str::to_owned) };

@@ -1,4 +1,4 @@
-//! Removes or refuses members that the protocol does not have.
+//! Removes or refuses message members that the protocol does not have.
 //!
 //! The gate cannot judge an unknown member, and a receiver may act on it. So a message is passed on only with
 //! the members of its protocol version, each with its type. A request with an unknown member is refused, and
@@ -27,8 +27,7 @@ const UNKNOWN_MEMBER: &str = "unknown_member";
 
 const ENVELOPE: [&str; 6] = ["jsonrpc", "id", "method", "params", "result", "error"];
 
-/// Bound for the removed members of one message that are recorded by name, and bound for the length of each
-/// name.
+/// Maximum number of removed members of one message that are recorded by name.
 const MAX_RECORDED_MEMBERS: usize = 16;
 const MAX_RECORDED_CHARS: usize = 64;
 
@@ -39,9 +38,9 @@ impl<O: GateOutput> GateCtx<'_, O> {
         if self.gate.is_v2 { Version::V2 } else { Version::V1 }
     }
 
-    /// Returns the message without members that JSON-RPC does not have, and records their names. A response
-    /// with both a result and an error becomes an error, because readers would choose differently. Returns
-    /// `None` if the message is unchanged.
+    /// Returns the message without members that JSON-RPC does not have, and records the removed names. A
+    /// response with both a result and an error becomes an error, because readers would choose differently.
+    /// Returns `None` if no member was removed.
     pub(super) fn strip_envelope(&mut self, sender: MessageSender, message: View<'_>) -> Option<Vec<u8>> {
         let envelope = message.envelope();
         if matches!(message.kind(), Kind::Batch | Kind::Invalid(_)) {
@@ -73,7 +72,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
     /// Refuses a client message with an unknown member, and records the refusal. Returns `true` if it was
     /// refused.
     pub(super) fn refuse_unknown_member_of_client(&mut self, method: &str, message: View<'_>) -> bool {
-        // Unknown client capabilities are only removed. An unlisted method is refused by its own rule.
+        // Unknown capabilities in `initialize` are removed, and do not refuse the request. An unlisted method
+        // is refused by its own rule.
         if method == method::INITIALIZE || self.is_unlisted_client_method(method) {
             return false;
         }
@@ -82,8 +82,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         true
     }
 
-    /// Refuses an agent message with an unknown member, and records the refusal. Updates are not refused;
-    /// [`Self::strip_update`] handles them.
+    /// Refuses an agent message with an unknown member, and records the refusal. Updates are handled by
+    /// [`Self::strip_update`] instead.
     pub(super) fn refuse_unknown_member_of_agent(&mut self, method: &str, message: View<'_>) -> bool {
         let Some(name) = self.unknown_member(Side::Client, method, message) else { return false };
         if message.id().is_none() {
@@ -94,7 +94,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         true
     }
 
-    /// Returns the first member that the method does not have, or has with another type.
+    /// Returns the name of the first member that the method does not have, or has with another type.
     fn unknown_member(&self, receiver: Side, method: &str, message: View<'_>) -> Option<String> {
         let shape = shape::params(self.version(), receiver, method)?;
         match shape.fit(message.params()?) {
@@ -126,8 +126,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Returns the params of `initialize` without unknown members, whose names are recorded. Returns `None`
-    /// if the request was refused, because the params are not an object or their version is ambiguous.
+    /// Returns `initialize` without unknown members, and records the removed names. Returns `None` if the
+    /// request was refused: its params are not an object, or their version is ambiguous.
     pub(super) fn strip_initialize(&mut self, message: View<'_>) -> Option<Vec<u8>> {
         let raw = message.params().unwrap_or(b"{}");
         let shape = shape::params(self.version(), Side::Agent, method::INITIALIZE)?;
@@ -154,10 +154,9 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Returns an update without unknown members. Returns `None` if it has none.
+    /// Returns an update without its unknown members. Returns `None` if no member was removed.
     ///
-    /// The update is judged with all members. It is shown without those that the gate cannot judge and a
-    /// client might act on.
+    /// The gate judges the update with all members. The client gets only those that the protocol has.
     pub(super) fn strip_update(&mut self, message: View<'_>) -> Option<Vec<u8>> {
         let shape = shape::params(self.version(), Side::Client, method::SESSION_UPDATE)?;
         let params = message.params().filter(|_| message.kind() == Kind::Notification)?;
@@ -170,8 +169,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         Some(replace_range(message, message.envelope().params.range(), &text))
     }
 
-    /// Returns an answer of the agent without unknown members, whose names are recorded. An answer of another
-    /// form becomes an error. Returns `None` if the answer is unchanged.
+    /// Returns an answer of the agent without unknown members, and records the removed names. An answer of
+    /// the wrong form becomes an error. Returns `None` if nothing was removed.
     pub(super) fn strip_answer(&mut self, method: &str, message: View<'_>) -> Option<Vec<u8>> {
         let result = message.result()?;
         let mut version = self.version();
@@ -186,7 +185,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.strip_result(MessageSender::Agent, method, shape, message)
     }
 
-    /// Returns an answer of the client without unknown members, like [`Self::strip_answer`].
+    /// Returns an answer of the client without unknown members, as [`Self::strip_answer`] does for the agent.
     pub(super) fn strip_client_answer(
         &mut self,
         served: &PendingAtClient,
@@ -198,8 +197,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
             }
             PendingAtClient::TerminalWait { .. } => method::TERMINAL_WAIT_FOR_EXIT.into(),
             PendingAtClient::McpConnect { .. } => method::MCP_CONNECT.into(),
-            // The gate itself reads answers to approvals and does not pass them on. Lists are defined by MCP,
-            // not by ACP.
+            // The gate handles answers to approvals itself. The lists of MCP servers are defined by MCP, not
+            // by ACP.
             PendingAtClient::Approval(_)
             | PendingAtClient::AlreadyAnswered { .. }
             | PendingAtClient::McpList { .. } => return None,
@@ -228,8 +227,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Records the names of removed members, once per connection: an agent that is newer than the gate sends
-    /// them in every message.
+    /// Records the names of removed members once per connection, because an agent that is newer than the gate
+    /// sends them in every message.
     fn record_members_once(
         &mut self,
         sender: MessageSender,
@@ -246,7 +245,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
     }
 }
 
-/// Returns `true` if every reader finds the same `protocolVersion`: it is missing, `null`, or an integer.
+/// Returns `true` if every JSON reader finds the same `protocolVersion`: an integer, `null`, or no such
+/// member.
 fn has_plain_version(object: &[u8]) -> bool {
     match member(object, VERSION) {
         Ok(Some(place)) => {
@@ -263,7 +263,7 @@ fn replace_range(message: View<'_>, place: Range<usize>, text: &[u8]) -> Vec<u8>
     [&bytes[..place.start], text, &bytes[place.end..]].concat()
 }
 
-/// Returns the error that replaces an answer of the wrong form.
+/// Returns the error that replaces an answer whose result has the wrong form.
 fn invalid_answer_error(message: View<'_>) -> Vec<u8> {
     let error = RpcError::new(Code::Internal, "the result does not fit its method");
     let error = error.effects(Effects::Possible).with("code", json!("unfit_result"));
