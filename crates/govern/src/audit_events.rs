@@ -16,19 +16,18 @@ use crate::log_text::{gate_fact, identifier, peer_fact, shorten, tool_fact};
 use crate::shared_budget::BudgetUse;
 use crate::unique_keys;
 
-/// Longer inputs and outputs are logged by length and digest.
+/// An input or output above this size is logged as its length and digest.
 const MAX_VALUE_BYTES: usize = 256 << 10;
 pub(crate) const DECISION: &str = "policy.resolved";
-/// Policy name of decisions that no rule made.
+/// Policy name in the entry about a decision that no rule made.
 const DEFAULT_POLICY: &str = "default";
 
-/// The operator, client and session of an event. They are part of every entry.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AuditContext<'a> {
     pub(crate) config: &'a GateConfig,
     pub(crate) principal: &'a Principal,
     pub(crate) session: &'a str,
-    /// The session that announced this one as its child.
+    /// Session whose agent announced `session` as a child.
     pub(crate) parent: Option<&'a str>,
 }
 
@@ -208,11 +207,12 @@ impl MessageSender {
 pub(crate) struct AuditedCall<'a> {
     pub(crate) tool: &'a str,
     pub(crate) id: &'a str,
-    /// Reserved name that the agent reported as the tool name. No tool of an agent can have it.
+    /// Reserved name that the agent reported as the tool name, such as a tool kind. A real tool never has a
+    /// reserved name.
     pub(crate) claimed: Option<&'a str>,
     pub(crate) input: &'a Value,
     pub(crate) kinds: &'a [&'static str],
-    /// The call that `input` belongs to. It caches whether its input contains a secret.
+    /// The call that `input` belongs to, if any. `Call` caches whether its input contains a secret.
     pub(crate) call: Option<&'a Call>,
 }
 
@@ -229,7 +229,7 @@ impl AuditedCall<'_> {
 pub(crate) enum ApprovalOutcome {
     #[default]
     Pending,
-    /// Allowed by the policy alone.
+    /// The policy allowed the call without an approver.
     Auto,
     By {
         approvers: Vec<String>,
@@ -289,7 +289,7 @@ fn policy_name(ruling: &GovernanceDecision) -> String {
 }
 
 fn clip(text: &str, most: usize) -> String {
-    // The number of bytes is an upper bound of the number of characters, and cheaper to get.
+    // The number of bytes is an upper bound of the number of characters, and is known without counting.
     if text.len() <= most {
         return text.to_owned();
     }
@@ -309,7 +309,7 @@ impl io::Write for Length {
     }
 }
 
-/// Returns an upper bound of the length of a value as JSON, which is cheaper than the length.
+/// Returns an upper bound of a value's length as JSON, without serializing the value.
 fn max_json_bytes(value: &Value) -> usize {
     // An escaped character takes up to six bytes.
     let text = |text: &str| 6 * text.len() + 2;
@@ -344,8 +344,8 @@ fn shorten_value(value: Value) -> Value {
     shorten_unless(value, has_secret)
 }
 
-/// Returns the value, or its length and digest if it is too long for the log. The digest is left out if the
-/// value `has_secret`.
+/// Returns the value unchanged if it is short enough for the log, otherwise its length and digest. A value
+/// that contains a secret, as `has_secret` reports, gets no digest.
 fn shorten_unless(value: Value, has_secret: impl FnOnce(Value) -> bool) -> Value {
     if max_json_bytes(&value) <= MAX_VALUE_BYTES {
         return value;
@@ -360,7 +360,7 @@ fn shorten_unless(value: Value, has_secret: impl FnOnce(Value) -> bool) -> Value
     json!({"$truncated": true, "bytes": bytes, "sha256": digest})
 }
 
-/// Finds secrets in data that is not logged, by the same rules as in data that is.
+/// Rules that find secrets in data which the log only contains as a digest.
 static REDACTION: LazyLock<Redaction> = LazyLock::new(|| Redaction::default().for_search());
 
 pub(crate) fn has_secret(value: Value) -> bool {
@@ -372,7 +372,7 @@ pub(crate) fn is_secret_text(text: &str) -> bool {
 }
 
 /// Returns the SHA-256 of data that is not logged, in hexadecimal. Returns `None` if the data contains a
-/// secret: a digest would allow to verify guesses. Data that two readers may read differently is searched as
+/// secret, because the digest would allow to verify guesses of the secret. Ambiguous JSON is searched as
 /// text.
 pub(crate) fn secret_safe_digest(bytes: &[u8]) -> Option<String> {
     let is_secret = match unique_keys::read(Some(bytes)) {

@@ -1,4 +1,4 @@
-//! Decides about calls by the tools of the operator, the policy and the budgets.
+//! Decides about calls by the operator's tools, the policy and the budgets.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -23,9 +23,9 @@ const DAY: u64 = 86_400;
 #[derive(Clone, Debug)]
 pub(crate) struct CallDecision {
     pub(crate) ruling: GovernanceDecision,
-    /// Set if something other than the policy decided.
+    /// Reason of a decision that was not made by the policy. `None` if the policy decided.
     pub(crate) override_reason: Option<String>,
-    /// Cost in cents, if the input states one.
+    /// Cost of the call in cents, if its input states a cost.
     pub(crate) amount: Option<u64>,
 }
 
@@ -58,11 +58,11 @@ pub(crate) struct Authorizer {
     /// Name of this gate in the shared record of budget use.
     name: String,
     budget_source: Option<Box<dyn BudgetSource>>,
-    /// `true` if the budget source failed. Then every budget counts as exhausted.
+    /// `true` if reading the use of other gates has failed. Every budget counts as exhausted while it is set.
     budgets_unknown: bool,
 }
 
-/// Use of a budget in the hour and the day of the latest call.
+/// Use of a policy's budget in the hour and the day of the latest counted call.
 #[derive(Clone, Copy, Debug, Default)]
 struct PolicyUsage {
     hour: u64,
@@ -71,7 +71,7 @@ struct PolicyUsage {
 }
 
 impl PolicyUsage {
-    /// Adds one call. A call before the latest one counts only if both are on the same day.
+    /// Adds one call. A call that is older than the latest one counts only if both are on the same day.
     fn add_use(&mut self, at: u64, cents: u64) {
         let (hour, day) = (at / HOUR, at / DAY);
         if day > self.day {
@@ -96,7 +96,7 @@ impl PolicyUsage {
     }
 }
 
-/// Budget use of one call. It applies only to the input with this digest: a changed call is counted again.
+/// Budget use that was counted for one call with the input of this digest. A changed input is counted again.
 #[derive(Clone, Debug)]
 pub(crate) struct CountedCall {
     digest: Digest,
@@ -104,7 +104,8 @@ pub(crate) struct CountedCall {
     /// The largest amount that was counted for the call.
     cents: u64,
     at: u64,
-    /// The call was granted or is running. A later change then counts as a further call at its full cost.
+    /// `true` once the call was granted or is running. A later change of the input then counts as another
+    /// call, at full cost.
     is_used: bool,
 }
 
@@ -121,8 +122,8 @@ impl CountedCall {
         self.digest == *digest
     }
 
-    /// Returns `usage` of a policy without the share of this call, which is about to be judged again under
-    /// `digest`.
+    /// Returns the use of a policy's budget without the share of this call, because the call is judged again
+    /// with the input of `digest`.
     fn usage_without(&self, policy: &str, digest: &Digest, at: u64, usage: RuleUsage) -> RuleUsage {
         let is_same = self.is_for(digest);
         let is_counted = self.at / DAY == at / DAY && self.policies.iter().any(|counted| counted == policy);
@@ -135,15 +136,15 @@ impl CountedCall {
     }
 }
 
-/// Time of a decision, and earlier budget use of the same call.
+/// Time of a decision, and the budget use that was already counted for the call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DecisionContext<'a> {
-    /// In seconds since 1970.
+    /// Seconds since 1970.
     pub(crate) at: u64,
     pub(crate) counted: Option<(&'a CountedCall, Digest)>,
 }
 
-/// More than any budget.
+/// Use that exceeds every budget.
 const EXHAUSTED: RuleUsage = RuleUsage { hour: u64::MAX, day: u64::MAX, amount_cents: u64::MAX };
 
 impl Authorizer {
@@ -337,7 +338,7 @@ fn missing_grant(call: &Call, config: &GateConfig, principal: &Principal) -> Opt
         if config.asks_first && server.is_none() { causing_tools(name.unwrap_or_default()) } else { &[] };
     let is_granted = |tools: &ToolSet| {
         name.is_some_and(|name| tools.has(server, name))
-            // Each kind that the input shows must be granted, whatever kind the agent reports.
+            // Every kind that the input shows must be granted, even if the agent reports another kind.
             || server.is_none() && call.is_only(|kind| tools.has(None, &format!("kind:{kind}")))
             || doers.iter().any(|doer| tools.has(None, doer))
     };
@@ -351,10 +352,10 @@ fn missing_grant(call: &Call, config: &GateConfig, principal: &Principal) -> Opt
     None
 }
 
-/// Returns the built-in tools that perform their work through this client request.
+/// Returns the built-in tools that send this client request to do their work.
 fn causing_tools(method: &str) -> &'static [&'static str] {
     match method {
-        // A write is shown as a diff against the current content.
+        // A write tool reads the file first, to show the write as a diff.
         method::FS_READ_TEXT_FILE => &["read_file", "write_file", "edit_file"],
         method::FS_WRITE_TEXT_FILE => &["write_file", "edit_file"],
         method::TERMINAL_CREATE => &["run_command"],

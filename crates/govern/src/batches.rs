@@ -12,10 +12,11 @@ use narrows_wire::{
 use crate::gate::{ByteCharge, RetainedBytes};
 use crate::request_ids::comparable_id;
 
-/// Bound for the bytes of entries that wait for an earlier answer.
+/// Maximum size of all batch entries that wait for an answer to an earlier entry.
 const MAX_HELD_BYTES: usize = 16 << 20;
 
-/// Memory of an unanswered entry beside its id: table entries, and an error in place of its answer.
+/// Estimated memory of one unanswered batch entry beside its id, with room for an error in place of its
+/// answer.
 const ENTRY_BYTES: usize = 512;
 
 #[derive(Debug, Default)]
@@ -25,9 +26,9 @@ pub(crate) struct Batches {
     /// with such an id is refused here: its answer could not be told from that of the first.
     by_request_id: HashMap<Box<[u8]>, u64>,
     serial: u64,
-    /// Bytes of all entries that wait for an earlier answer.
+    /// Bytes of all batch entries that wait for an answer to an earlier entry.
     held: usize,
-    /// Shared with the tables of a gate. A batch is charged to it until it is answered.
+    /// Byte budget of the gate. A batch is charged to the budget until the batch is answered.
     budget: RetainedBytes,
 }
 
@@ -36,11 +37,11 @@ struct OpenBatch {
     batch: Batch,
     rest: VecDeque<BatchStep>,
     held: usize,
-    /// Bytes of the tables. Constant until the whole batch is answered.
+    /// Bytes of the table entries of this batch. Constant until the whole batch is answered.
     fixed: usize,
     answered: usize,
     charge: ByteCharge,
-    /// Id of the request that the other entries wait for.
+    /// Id of the unanswered request that blocks the remaining entries of the batch.
     barrier: Option<Box<[u8]>>,
 }
 
@@ -63,8 +64,8 @@ impl OpenBatch {
         self.rest.iter().map(length).sum()
     }
 
-    /// Refuses all waiting entries. Responses among them are delivered. Returns the answer to the batch, if
-    /// the batch is complete now.
+    /// Refuses all waiting requests of the batch, and delivers waiting responses. Returns the answer to the
+    /// batch, if the batch is complete now.
     fn refuse_rest(&mut self) -> BatchOutcome {
         let mut outcome = BatchOutcome::default();
         for step in std::mem::take(&mut self.rest) {
@@ -85,7 +86,7 @@ impl OpenBatch {
     }
 }
 
-/// Returns the normalized id. An id that readers may read differently is compared as it is written.
+/// Returns the normalized id. An ambiguous id is returned as it is written.
 fn id_key(id: &[u8]) -> Cow<'_, [u8]> {
     comparable_id(id).unwrap_or(Cow::Borrowed(id))
 }
@@ -151,7 +152,7 @@ impl Batches {
         outcome
     }
 
-    /// Sets the charge of a batch to its current size, or removes the batch if it is complete.
+    /// Sets the charge of a batch to its current size. Removes a complete batch.
     fn update_charge(&mut self, key: u64, is_complete: bool) {
         if is_complete {
             return self.remove(key);
@@ -169,11 +170,11 @@ impl Batches {
         }
     }
 
-    /// Delivers entries until one must be answered before the next.
+    /// Delivers the entries of a batch, up to one whose answer the next entry has to wait for.
     fn advance(&mut self, key: u64) -> BatchOutcome {
         let mut outcome = BatchOutcome::default();
         let Some(open) = self.open.get_mut(&key) else { return outcome };
-        // There is no room for the answers to further entries.
+        // The byte budget has no room for answers to further entries.
         if !open.batch.is_silent() && !open.rest.is_empty() && !self.budget.has_room_for(1) {
             return self.refuse_rest(key);
         }
@@ -202,7 +203,8 @@ impl Batches {
         outcome
     }
 
-    /// Adds an outgoing line to its batch. Returns `None` if the line does not answer a batch entry.
+    /// Adds an outgoing line to the batch that the line answers. Returns `None` if the line does not answer a
+    /// batch entry.
     pub(crate) fn collect_answer(&mut self, line: &[u8]) -> Option<BatchOutcome> {
         let view = View::parse(line);
         let compared = id_key(view.id().filter(|_| view.kind() == Kind::Response)?);
@@ -271,7 +273,7 @@ mod tests {
         assert_eq!(methods(&next), ["x"]);
         assert!(batches.collect_answer(response(2).as_bytes()).unwrap().line.is_some());
         assert!(batches.is_empty() && batches.by_request_id.is_empty());
-        // Ambiguous ids, and ids in use, are answered too.
+        // Requests with ambiguous ids and with duplicate ids are answered, too.
         let odd = r#"{"jsonrpc":"2.0","id":3.0,"method":"x"}"#.to_owned();
         batches.split(&array(&[odd, request(1, "y")]));
         let again = batches.split(&array(&[request(1, "y")]));
@@ -343,7 +345,7 @@ mod tests {
             let outcome = batches.collect_answer(large(id).as_bytes()).unwrap();
             assert!(outcome.line.is_none() && budget.used() <= MAX_BYTES);
         }
-        // No entry is delivered while the budget is used up.
+        // While the byte budget is used up, no entry is delivered.
         let spare = MAX_BYTES - budget.used();
         let full = budget.charge(spare);
         let refused = batches.split(&array(&[request(30, "x"), "7".into()]));

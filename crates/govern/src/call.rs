@@ -40,7 +40,7 @@ pub(crate) enum CallStatus {
     Running,
     Completed,
     Failed,
-    /// An unknown status. The call may have started.
+    /// Any status that the protocol does not have. The call counts as possibly started.
     #[serde(other)]
     Unknown,
 }
@@ -51,8 +51,7 @@ impl CallStatus {
     }
 }
 
-/// The content of one message about a call. Duplicate members, and values that two readers may read
-/// differently, make it invalid.
+/// One message of the agent about a call. Duplicate or ambiguous members make the message invalid.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct CallUpdate<'a> {
@@ -79,7 +78,7 @@ pub(crate) struct CallUpdate<'a> {
 }
 
 impl CallUpdate<'_> {
-    /// Returns the update about a call that runs a command, for a command without a tool call message.
+    /// Returns a call update for a command that the agent runs without a tool call message.
     pub(crate) fn for_command(
         kind: &'static str,
         input: Option<Value>,
@@ -90,7 +89,7 @@ impl CallUpdate<'_> {
         CallUpdate { kind, raw_input, status, raw_output: output, ..CallUpdate::default() }
     }
 
-    /// Returns an upper bound of the memory of this update in a call.
+    /// Returns an upper bound of the memory that a call needs for this update.
     pub(crate) fn retained_bytes(&self) -> usize {
         let texts = [&self.tool_call_id, &self.name, &self.kind].into_iter().flatten();
         let values = [&self.raw_input, &self.raw_output, &self.content, &self.meta].into_iter().flatten();
@@ -113,8 +112,8 @@ impl CallUpdate<'_> {
         self.content.as_ref().is_some_and(|UnambiguousJson(content)| !change_blocks(content).is_empty())
     }
 
-    /// Returns `true` if the update says that the call has not started. An announcement without a status says
-    /// so.
+    /// Returns `true` if the update reports that the call has not started. An announcement without a status
+    /// counts as such a report.
     fn is_pending(&self) -> bool {
         match self.status {
             Some(status) => status == CallStatus::Pending,
@@ -128,12 +127,12 @@ impl CallUpdate<'_> {
     }
 }
 
-/// A location of a call. Members outside the protocol may name another location.
+/// A file or directory that a call reports. Unknown members of a location may name another file.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(try_from = "UnambiguousJson")]
 struct Location {
     path: PathBuf,
-    /// The whole location, if it has members outside the protocol.
+    /// The complete location, if it has unknown members.
     unusual: Option<Value>,
 }
 
@@ -151,16 +150,16 @@ impl TryFrom<UnambiguousJson> for Location {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Call {
     name: Option<String>,
-    /// A reserved name, such as a kind, that the agent reported as the tool name. It proves nothing and is
-    /// only recorded.
+    /// Reserved name, such as a tool kind, that the agent reported as the tool name. Only recorded, because
+    /// the agent can report any name.
     claimed: Option<String>,
     kind: Option<String>,
     server: Option<String>,
-    /// Name under which the built-in agent will announce the call.
+    /// Tool name under which the built-in agent will announce the call.
     reported_name: Option<String>,
     pub(crate) progress: CallStatus,
     began: bool,
-    /// The agent reported a result. Content before the end of the call is not a result.
+    /// `true` if the agent reported an output, or content of a failed call.
     has_result: bool,
     pub(crate) input: Value,
     pub(crate) output: Value,
@@ -168,21 +167,21 @@ pub(crate) struct Call {
     locations: Vec<PathBuf>,
     unusual_locations: Vec<Value>,
     changes: Vec<Value>,
-    /// The command of the last permission request within this call, if it differs from the input: `command`
-    /// and `cwd`.
+    /// The command and `cwd` of the last permission request for this call, if they differ from the input.
     asked_command: Option<Value>,
-    /// The diffs that were last shown as the result of an allowed call, if their text differs from `changes`.
+    /// Diffs that the agent showed after the call was allowed, if their text differs from `changes`.
     result_diffs: Option<Vec<Value>>,
-    /// The call is allowed as it is. Another text of the same diff then only reports the result, and changes
-    /// nothing that was approved.
+    /// `true` if the call is allowed with its current input. Another text of an approved diff then counts as
+    /// a result.
     is_allowed: bool,
-    /// `true` for a session change of the client, which is not a tool of the operator.
+    /// `true` for a mode, model or option change by the client. Such a change needs no tool of the operator.
     is_session_change: bool,
-    /// `true` for an MCP request that only makes a server show something.
+    /// `true` for an MCP request that only reads, such as `resources/read`.
     is_mcp_read: bool,
-    /// Resolved path of the file or directory, for a client request.
+    /// Path of a client request with all links resolved.
     resolved_path: Option<PathBuf>,
-    /// Further members of an MCP tool request, as an object. The server may act on them.
+    /// Members of an MCP tool request other than name and arguments, as an object. The server may act on
+    /// them.
     extra_members: Option<Value>,
     part_caches: PartCaches,
     /// What the log has of the input. Kept for further runs, which have the same input.
@@ -237,7 +236,7 @@ impl Call {
         let is_pending = call_update.is_pending();
         let known =
             call_update.name.as_deref().map(str::to_owned).or_else(|| known_name(call_update.meta.as_ref()));
-        // The server's own name and the reported one mean the same tool.
+        // The built-in agent announces a tool of a server under another name. Both names mean the same tool.
         let known = known.filter(|told| self.reported_name.as_ref() != Some(told));
         let renamed = self.set_reported_name(known.as_deref());
         let mut changed = renamed;
@@ -272,21 +271,23 @@ impl Call {
             .as_ref()
             .is_some_and(|UnambiguousJson(content)| self.apply_changes(content, can_be_result));
         if changed {
-            // The next decision is about the text that was shown last.
+            // The agent may have shown a newer text of a diff as a result. The next decision is about that
+            // text.
             self.adopt_reported();
         }
         if let Some(status) = call_update.status {
             self.progress = self.progress.max(status);
             self.began |= !matches!(status, CallStatus::Pending | CallStatus::Failed);
         }
-        // Before the end, content may show a planned effect instead of a result.
+        // Before the end of a call, its content may show a planned effect instead of a result.
         let content = call_update.content.as_ref().filter(|_| self.progress == CallStatus::Failed);
         self.has_result |=
             [call_update.raw_output.as_ref(), content].into_iter().flatten().any(|told| !is_empty(&told.0));
-        // A call with a result has run, whatever its status. A failed one may have been refused by the agent.
+        // A call with an output has run, whatever its status. A failed call is excepted, because the agent
+        // itself may have refused that call.
         self.began |= self.progress != CallStatus::Failed
             && call_update.raw_output.as_ref().is_some_and(|UnambiguousJson(output)| !is_empty(output));
-        // A single content block is not the whole output.
+        // An update with a single content block contains only a part of the output.
         if let Some(UnambiguousJson(output)) = call_update
             .raw_output
             .or(call_update.content.filter(|UnambiguousJson(content)| !content.is_object()))
@@ -296,7 +297,7 @@ impl Call {
         changed
     }
 
-    /// Sets the command of a permission request within this call. Returns `true` if the call must be decided
+    /// Records the command of a permission request for this call. Returns `true` if the call must be decided
     /// again.
     pub(crate) fn set_asked_command(&mut self, command: Value) -> bool {
         let asked = Self { kind: Some("execute".to_owned()), input: command.clone(), ..Self::default() };
@@ -323,8 +324,8 @@ impl Call {
         Some(Self { name, claimed, kind: Some("execute".to_owned()), input, ..Self::default() })
     }
 
-    /// Returns `true` if the call runs the command of `wanted` in the same directory. `usual` is the
-    /// directory of a command that does not name one.
+    /// Returns `true` if the call runs the command of `wanted` in the same directory. A command without a
+    /// directory runs in `usual`.
     pub(crate) fn runs_command(&self, wanted: &Action, usual: Option<&Path>) -> bool {
         let is_same = |told: Action| {
             let (there, here) = (wanted.cwd.as_deref().or(usual), told.cwd.as_deref().or(usual));
@@ -333,8 +334,8 @@ impl Call {
         is_same(self.action()) || self.asked_command().is_some_and(|asked| is_same(asked.action()))
     }
 
-    /// Sets the reported name. A reserved name proves nothing, so the call counts as unnamed then. Returns
-    /// `true` if the name has changed.
+    /// Sets the tool name that the agent reported. A reserved name is only stored as a claim, and the call
+    /// then has no name. Returns `true` if the name has changed.
     fn set_reported_name(&mut self, told: Option<&str>) -> bool {
         let Some(told) = told.filter(|told| !told.is_empty()) else { return false };
         let before = if self.claimed.is_some() { &self.claimed } else { &self.name };
@@ -353,14 +354,14 @@ impl Call {
         self.claimed.as_deref()
     }
 
-    /// Returns `true` if the reported kind and all kinds that the input shows satisfy `is_among`.
+    /// Returns `true` if `is_among` accepts the kind that the agent reports, and every kind that the input of
+    /// the call shows.
     pub(crate) fn is_only(&self, is_among: impl Fn(&str) -> bool) -> bool {
         is_among(self.kind()) && self.action().kinds().into_iter().map(Kind::name).all(is_among)
     }
 
-    /// Returns a new call of the same tool if this one has ended and `call_update` is about a further run,
-    /// with other input or a running status. The caller applies `call_update` to the new call. Two runs are
-    /// two calls, even if the agent reuses the id.
+    /// Returns a new call of the same tool if this call has ended and `call_update` reports another run:
+    /// another input or a running status under the same id. The caller applies `call_update` to the new call.
     pub(crate) fn new_run(&self, call_update: &CallUpdate<'_>) -> Option<Self> {
         let mut fresh = Self {
             progress: CallStatus::Pending,
@@ -392,7 +393,7 @@ impl Call {
         output.is_some_and(|output| self.recorded.is_some_and(|recorded| recorded != value_digest(output)))
     }
 
-    /// Takes the output, to record it.
+    /// Returns the output for the log entry, and remembers its digest.
     pub(crate) fn take_output(&mut self) -> Value {
         let output = std::mem::take(&mut self.output);
         self.recorded = Some(value_digest(&output));
@@ -408,7 +409,7 @@ impl Call {
         self.progress == CallStatus::Failed && self.has_result
     }
 
-    /// Copies status, output and locations from the announced call. This call was decided before its
+    /// Copies status, output and locations of the announced call into this call, which was decided before the
     /// announcement.
     pub(crate) fn continue_decided(&mut self, told: Self) {
         (self.progress, self.began, self.has_result) = (told.progress, told.began, told.has_result);
@@ -418,8 +419,8 @@ impl Call {
             (told.part_caches.changes, PartCache::default());
     }
 
-    /// Returns the tool name, or the kind if there is no name. Never the title, which the agent chooses
-    /// freely.
+    /// Returns the tool name, or the kind if the tool has no name. Never returns the title, which the agent
+    /// chooses freely.
     pub(crate) fn tool(&self) -> String {
         match (&self.server, &self.name) {
             (Some(server), Some(name)) => format!("{server}/{name}"),
@@ -436,7 +437,8 @@ impl Call {
         self.is_session_change
     }
 
-    /// Returns `true` if an announced call may be of the same tool. A call without a name may be of any tool.
+    /// Returns `true` if the announced call `told` may be a call of the same tool. A call without a name may
+    /// be of any tool.
     pub(crate) fn is_named_like(&self, told: &Self) -> bool {
         let name = if told.claimed.is_some() { &told.claimed } else { &told.name };
         name.is_none() || *name == self.reported_name
@@ -458,8 +460,8 @@ impl Call {
         matches!(self.input, Value::Null | Value::Object(_)) && is_empty(&self.input)
     }
 
-    /// Returns the input as it is approved and recorded, with the locations and diffs that the agent reports
-    /// beside the input. Locations that the input names already are left out.
+    /// Returns the input as approvers see it and as it is recorded: with the locations and diffs that the
+    /// agent reports beside the input. Locations that the input already names are left out.
     pub(crate) fn approval_input(&self) -> Cow<'_, Value> {
         match &self.asked_command {
             Some(asked) => Cow::Owned(json!({"input": self.reported_input(), "command": asked})),
@@ -467,7 +469,7 @@ impl Call {
         }
     }
 
-    /// Returns the files that its diffs change.
+    /// Returns the files that the diffs of the call change.
     pub(crate) fn changed_files(&self) -> BTreeSet<PathBuf> {
         Action::default().with_content(&self.changes).paths.into_iter().collect()
     }
@@ -548,7 +550,7 @@ impl Call {
         Sha256::digest(jcs::to_vec(&all).unwrap_or_else(|_| all.to_string().into_bytes())).into()
     }
 
-    /// Returns the effects of the call, as far as its input shows them.
+    /// Returns the effects that the input and the content of the call show.
     pub(crate) fn action(&self) -> Action {
         if let (Some(server), Some(name)) = (&self.server, &self.name) {
             return match self.is_mcp_read {
@@ -573,8 +575,8 @@ fn value_digest(value: &Value) -> Digest {
     Sha256::digest(jcs::to_vec(value).unwrap_or_else(|_| value.to_string().into_bytes())).into()
 }
 
-/// Returns `true` for a tool name that has the form of a reserved name: a kind, a tool of a server, a client
-/// request or a session change.
+/// Returns `true` if a tool name has a reserved form: a kind, a tool of a server, a client request or a
+/// session change.
 fn imitates_reserved_name(name: &str) -> bool {
     let is_kind = name.get(..KIND_PREFIX.len()).is_some_and(|start| start.eq_ignore_ascii_case(KIND_PREFIX));
     is_kind || name.contains('/') || NON_TOOL_ACTIONS.contains(&name)

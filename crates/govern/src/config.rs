@@ -35,11 +35,11 @@ pub struct GateConfig {
     /// MCP servers that every session gets, in the form of `session/new`. They replace servers of the same
     /// name that a client describes.
     pub provided_servers: Vec<Value>,
-    /// Directories that contain all work. Their paths have no symbolic links.
+    /// Directories to which all sessions are confined. Their paths have no symbolic links.
     pub roots: Vec<PathBuf>,
     /// Subset of `roots` in which files must not be changed.
     pub read_only: Vec<PathBuf>,
-    /// Files and directories that govern the agent. They must not be changed, even if a policy allows it.
+    /// Files and directories that control the agent, such as manifests. No policy can allow to change them.
     pub protected: Vec<PathBuf>,
     /// Active file of the audit log, without symbolic links. All files of the log are protected by their
     /// names, because a rotation adds files.
@@ -49,7 +49,7 @@ pub struct GateConfig {
     /// Actions that need no approval.
     pub autonomy: Autonomy,
     pub timeouts: GateTimeouts,
-    /// `true` for the built-in agent, which checks each tool call with the gate before it acts.
+    /// `true` for the built-in agent. It checks each tool call with the gate before it acts.
     pub asks_first: bool,
     /// Further methods that the client may send, beside those with a rule of their own.
     pub client_methods: Vec<String>,
@@ -61,7 +61,7 @@ pub struct GateConfig {
     pub notice: Option<String>,
 }
 
-/// Actions that are done without an approval.
+/// Actions that an operator may take without an approval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Autonomy {
     /// Everything that the policy allows.
@@ -69,7 +69,7 @@ pub enum Autonomy {
     Autonomous,
     /// Read-only actions. All others need an approval.
     Supervised,
-    /// Nothing: every turn needs an approval.
+    /// No action. Every turn needs an approval.
     Gated,
 }
 

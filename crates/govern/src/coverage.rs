@@ -1,4 +1,4 @@
-//! Finds policies that no call can match, before any call is made.
+//! Finds policies that no call can ever match, from the manifest alone.
 
 use std::collections::BTreeSet;
 
@@ -10,8 +10,8 @@ use narrows_policy::{GovernanceRule, Kind};
 /// Tools of the built-in agent: files and terminals of its client, and its plan.
 pub const BUILT_IN_TOOLS: [&str; 5] = ["read_file", "write_file", "edit_file", "run_command", "update_plan"];
 
-/// Names that policies decide on although they are not tools of an operator: client requests, turns and
-/// session changes.
+/// Names of client requests, turns and session changes. Policies can match them, although they are not tools
+/// of an operator.
 pub(crate) const NON_TOOL_ACTIONS: [&str; 7] = [
     method::FS_READ_TEXT_FILE,
     method::FS_WRITE_TEXT_FILE,
@@ -22,7 +22,7 @@ pub(crate) const NON_TOOL_ACTIONS: [&str; 7] = [
     "session.set_config_option",
 ];
 
-/// Names of tools and actions that policies can match, as far as a manifest determines them.
+/// Names of tools and actions that policies can match, as far as a manifest determines the names.
 #[derive(Clone, Debug)]
 pub struct PolicyCoverage<'a> {
     bundle: &'a Bundle,
@@ -37,15 +37,14 @@ impl<'a> PolicyCoverage<'a> {
         Self { bundle, tools: bundle.operator.as_ref().and_then(|_| known_tools(bundle)) }
     }
 
-    /// Returns `true` for names that exist whatever tools an operator has: built-in tools, and actions that
-    /// are not tools.
+    /// Returns `true` for names that every operator has: built-in tools, and actions that are not tools.
     #[must_use]
     pub fn is_known_name(name: &str) -> bool {
         BUILT_IN_TOOLS.contains(&name) || NON_TOOL_ACTIONS.contains(&name)
     }
 
-    /// Returns the policies that no call can match, because no tool has the name in their subject. Policies
-    /// about other subjects, and those that may match an unknown tool, are not included.
+    /// Returns the policies that no call can match, because no tool has the name in the policy's subject. A
+    /// policy with another kind of subject, or one that may match an unknown tool, is not returned.
     #[must_use]
     pub fn unmatched_policies(&self) -> Vec<&'a BoundPolicy> {
         let Some(tools) = &self.tools else { return Vec::new() };
@@ -88,7 +87,7 @@ impl<'a> PolicyCoverage<'a> {
 fn known_tools(bundle: &Bundle) -> Option<BTreeSet<String>> {
     let is_ours = bundle.role == Role::Server && bundle.agent.is_none();
     let by_kind = bundle.tools.names.iter().any(|name| name.starts_with("kind:"));
-    // A grant of a kind covers tools of a foreign agent under any name.
+    // The operator has all tools of a kind. A foreign agent may have such tools under any name.
     if by_kind && !is_ours {
         return None;
     }
@@ -97,7 +96,7 @@ fn known_tools(bundle: &Bundle) -> Option<BTreeSet<String>> {
         names.extend(BUILT_IN_TOOLS.map(str::to_owned));
     }
     for (server, allow) in &bundle.tools.servers {
-        // Only the server knows the names of all its tools, so any name is possible.
+        // A server without a list of allowed tools may have a tool of any name.
         for tool in allow.as_ref()? {
             names.extend([tool.clone(), format!("{server}/{tool}")]);
         }
@@ -123,8 +122,8 @@ mod tests {
         resolve(&files, Path::new("n/ACP.md")).unwrap_or_else(|findings| panic!("{findings}"))
     }
 
-    /// Returns `true` if no call can match a policy with this subject, for an operator of this kind with
-    /// these tools.
+    /// Returns `true` if no call can match a policy with this subject. The operator of the manifest is of
+    /// this kind and has these tools.
     fn is_unmatched(kind: &str, tools: &str, matching: &str, decision: &str) -> bool {
         !PolicyCoverage::new(&bundle(kind, tools, matching, decision)).unmatched_policies().is_empty()
     }
@@ -177,10 +176,10 @@ mod tests {
         for subject in NON_TOOL_ACTIONS {
             check("{id: run_command}", subject, false);
         }
-        // All tools of a server may have any name.
+        // The operator has all tools of the server `notes`, under any name.
         check("{kind: mcp, server: notes}, {id: run_command}", "run_comand", false);
         check("{kind: mcp, server: notes}", "notes/anything", false);
-        // A foreign agent has its own names for the tools of a kind. The built-in agent has only known names.
+        // The tools of a foreign agent may have any names. The built-in agent has only known tools.
         let matching = "action: tool.call, subject: Bash";
         assert!(!is_unmatched("bridge", "{id: 'kind:execute'}", matching, "deny"));
         assert!(is_unmatched("server", "{id: 'kind:execute'}", matching, "deny"));
@@ -193,7 +192,8 @@ mod tests {
         // Actions that Narrows does not decide on.
         assert!(!is_unmatched("server", "", "action: payment.send, subject: rent", "deny"));
         assert!(!is_unmatched("server", "", "action: tool.call", "deny"));
-        // As in a decision, the case of the name must match for a policy that allows.
+        // An allow policy matches only a tool name in the same case, so a name in another case matches no
+        // call.
         let matching = "action: tool.call, subject: Run_Command";
         assert!(!is_unmatched("server", "{id: run_command}", matching, "deny"));
         assert!(is_unmatched("server", "{id: run_command}", matching, "allow"));

@@ -21,37 +21,36 @@ use crate::gate::{
     value_bytes,
 };
 
-/// With this many events not yet durable, neither peer is read.
+/// While this many events are not yet durable, nothing is read from either peer.
 const MAX_PENDING_EVENTS: usize = 16;
-/// With this many bytes of events not yet durable, no further received message is handled.
+/// While this many bytes of events are not yet durable, no received message is handled.
 const MAX_PENDING_EVENT_BYTES: usize = 8 << 20;
 /// Estimated size of an event without its input and output.
 const EVENT_BYTES: usize = 2 << 10;
-/// Bound for the time that received messages are handled before deadlines, requests and other tasks of the
-/// thread get a turn.
+/// Maximum time for handling received messages in one round. Deadlines, requests and other tasks of the
+/// thread get a turn after each round.
 const MAX_ROUND_TIME: Duration = Duration::from_millis(5);
-/// Bounds for the stderr of a lost agent that the client is shown.
+/// Maximum number of stderr lines of a lost agent in the error for the client.
 const MAX_STDERR_LINES: usize = 5;
 const MAX_STDERR_CHARS: usize = 1000;
 /// Sleep time while there is no deadline.
 const NO_DEADLINE_SLEEP: Duration = Duration::from_secs(86_400);
 
-/// Answer to requests that are still pending when the client has ended its input and the grace period is
-/// over.
+/// Error for requests that are unanswered when the grace period after the end of the client's input is over.
 const UNANSWERED: &str = "not answered in time after the end of input";
-/// Answer to requests that were pending when the gate was stopped.
+/// Error for requests that are unanswered when the gate is stopped.
 const STOPPED: &str = "the server is shutting down";
 
 /// Reason why a gate ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GateExit {
-    /// The client disconnected, or it ended its input and then got all answers.
+    /// The client disconnected, or the client ended its input and has received all answers.
     ClientClosed,
     /// The agent exited or closed its output.
     AgentLost,
-    /// The agent violated the governance. The caller kills it.
+    /// The agent violated the governance. The caller of `run_gate` kills the agent.
     AgentViolation(String),
-    /// The agent does not respond. The caller stops it, with time to exit.
+    /// The agent does not respond. The caller of `run_gate` terminates the agent, with time to exit.
     AgentUnresponsive(String),
     Stopped,
 }
@@ -123,10 +122,10 @@ struct PendingAppend {
     bytes: usize,
 }
 
-/// Runs a gate between a client and an agent until one of them is gone. All events are recorded when this
-/// returns.
+/// Runs a gate between a client and an agent until one of the two disconnects. All events are recorded when
+/// this function returns.
 ///
-/// Without a log nothing is recorded; the caller decides whether that is acceptable.
+/// Without a log, nothing is recorded.
 pub async fn run_gate(
     gate: Gate,
     client: Link,
@@ -156,11 +155,12 @@ struct GateDriver {
     events: VecDeque<PendingAppend>,
     held_events: VecDeque<(AuditSeq, Event, usize)>,
     event_bytes: usize,
-    /// Received messages that are not handled yet. More is received only when this is empty.
+    /// Received messages that are not handled yet. Peers are read only while the queue is empty.
     round: VecDeque<(GateSide, Frame)>,
-    /// Number of appended events without a position in the log.
+    /// Number of the oldest events in `events` that must be durable before another event is appended. The
+    /// last of these events has no position in the log yet.
     unplaced: usize,
-    /// Tool checks that wait for their results.
+    /// Callers that wait for the result of a tool check, by the number of the check.
     waiting_checks: HashMap<u64, oneshot::Sender<Option<String>>>,
     last_check: u64,
 }
@@ -199,10 +199,11 @@ impl GateDriver {
     ) -> GateExit {
         let (mut from_client, mut from_agent) = (Vec::new(), Vec::new());
         let input = self.agent.sender.clone();
-        // Created once: only progress of the agent's reads may reset this timer, not new messages for it.
+        // The timer is created once, so that new messages to the agent do not reset it. Only reads by the
+        // agent do.
         let mut stalled = std::pin::pin!(input.standstill(self.gate.timeouts().write));
         let (mut client_has_room, mut agent_has_room, mut requests_open) = (true, true, true);
-        // Deadline for answers to a client that has ended its input.
+        // Set when the client has ended its input: the deadline for the remaining answers.
         let mut linger_until: Option<Instant> = None;
         let client_output = self.client.sender.clone();
         let mut flushed = std::pin::pin!(client_output.written());
@@ -245,16 +246,16 @@ impl GateDriver {
                         self.flush_output();
                         continue;
                     }
-                    // A refusal is sent back to the sender. So a peer that sends but does not read is no
-                    // longer read from.
+                    // Nothing is read from a peer that does not drain its own queue: every further message
+                    // could cause another refusal in that queue.
                     (client_has_room, agent_has_room) = (false, false);
                     self.round.extend(from_client.drain(..).map(|frame| (GateSide::Client, frame)));
                     self.handle_round();
                 }
                 more = agent.recv_all(&mut from_agent), if reads && client_has_room && agent_has_room => {
                     if !more {
-                        // A client that only reads must still learn that its agent is lost, if it waits for
-                        // an answer.
+                        // The client may wait for an answer without sending anything. Then the loss of the
+                        // agent is reported to the client.
                         break if linger_until.is_some() && self.gate.is_idle() { GateExit::ClientClosed } else { GateExit::AgentLost };
                     }
                     (client_has_room, agent_has_room) = (false, false);
@@ -267,13 +268,13 @@ impl GateDriver {
         ended
     }
 
-    /// Returns `true` if a client that has ended its input will get no further answer.
+    /// Returns `true` if a client that has ended its input will not get any further answer.
     fn is_finished(&self) -> bool {
         self.events.is_empty() && self.held_events.is_empty() && self.round.is_empty() && self.gate.is_idle()
     }
 
-    /// Returns `true` if the events that wait for the disk leave room for more. They are bounded within a
-    /// round, too: a slow disk must not fill the memory.
+    /// Returns `true` if another event may be queued for the disk. Checked before each message, because a
+    /// slow disk must not fill the memory.
     fn has_event_room(&self) -> bool {
         self.event_bytes < MAX_PENDING_EVENT_BYTES
     }
@@ -293,8 +294,8 @@ impl GateDriver {
 
     fn handle_frame(&mut self, from: GateSide, frame: &Frame) {
         if !is_one_line(frame.bytes()) {
-            // Some readers would take a line with inner line breaks for several messages, which the gate has
-            // not judged.
+            // Some readers take a line with inner line breaks for several messages, and the gate has judged
+            // only one.
             let mut line = frame.bytes().to_vec();
             make_line(&mut line);
             return self.handle_frame(from, &Frame::parse(line.into()));
@@ -303,7 +304,7 @@ impl GateDriver {
             let end = self.side(from);
             let outcome = end.batches.split(frame);
             if let Some(line) = outcome.line {
-                // A closed link drops the line: the peer no longer reads.
+                // A closed link drops the line, because the peer no longer reads.
                 let _ = end.sender.push(line);
             }
             for frame in outcome.deliver {
@@ -397,15 +398,16 @@ impl GateDriver {
         }
     }
 
-    /// Appends held events in order. No event may overtake one that has no position in the log yet.
+    /// Appends held events to the log, in order. While one event has no position in the log, no later event
+    /// is appended.
     fn append_held(&mut self) {
         while self.unplaced == 0
             && let Some((seq, event, bytes)) = self.held_events.pop_front()
         {
             let append = self.log.as_ref().map(|log| log.append(event));
             if append.as_ref().is_some_and(Append::is_waiting) {
-                // The event has its position at the latest when it is recorded, and so have all events before
-                // it.
+                // The event gets its position at the latest when it is durable. All earlier events are
+                // durable by then.
                 self.unplaced = self.events.len() + 1;
             }
             self.events.push_back(PendingAppend { seq, append, bytes });
@@ -435,7 +437,7 @@ impl GateDriver {
                 self.flush_output();
                 let _ = answer.send(outcome);
             }
-            // Handled by the loop that reads requests.
+            // `Stop` is handled by the loop that receives the requests.
             GateRequest::Stop => {}
         }
     }
@@ -464,8 +466,8 @@ impl GateDriver {
     }
 }
 
-/// Describes how a process ended, with the last lines of its stderr. Each connection has its own agent, so
-/// these lines are about this client.
+/// Describes how the agent process ended, with its last stderr lines. Each connection has its own agent, so
+/// the lines are not about another client.
 fn describe_exit(reason: &CloseReason) -> Option<String> {
     let CloseReason::Exited { exit, stderr } = reason else { return None };
     let lines: Vec<&str> = stderr.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
@@ -483,8 +485,8 @@ fn event_bytes(event: &Event) -> usize {
     EVENT_BYTES + [&event.input, &event.output].into_iter().flatten().map(value_bytes).sum::<usize>()
 }
 
-/// Waits for at least one audit result. Returns all that are ready, in order, with `true` for a recorded
-/// event.
+/// Waits for at least one audit result. Returns all results that are ready, in order. `true` means that the
+/// event is durable.
 async fn next_audit_results(events: &mut VecDeque<PendingAppend>) -> Vec<(PendingAppend, bool)> {
     poll_fn(|context| {
         let mut settled = Vec::new();

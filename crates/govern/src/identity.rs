@@ -10,12 +10,13 @@ use crate::call::Call;
 pub struct Principal {
     /// Name, such as `user:ada` or `uid:1000`.
     pub id: String,
-    /// Method by which the name was proven.
+    /// Proof of the name.
     pub method: IdentityMethod,
     pub roles: Vec<String>,
     /// Tools that the agent may use for this identity, such as `read_file`, `notes/add`, `notes/*` or
     pub scopes: Option<Vec<String>>,
-    /// Further restriction by the proof, such as the scopes of a token. A call must be within both lists.
+    /// Further restriction that follows from the proof, such as the scopes of a token. A call must be allowed
+    /// by both lists.
     pub narrowed: Option<Vec<String>>,
 }
 
@@ -32,7 +33,7 @@ pub enum IdentityMethod {
     Token,
     /// A certificate issued by a trusted authority.
     Certificate,
-    /// The bus that started this process reports the name.
+    /// The bus that started this process reports the name of the client.
     Bus,
     /// A signature by a key that the governance names.
     Signature,
@@ -40,7 +41,7 @@ pub enum IdentityMethod {
 }
 
 impl IdentityMethod {
-    /// Returns the name of the method in the audit log.
+    /// Returns the name of the method, as the audit log contains it.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -58,13 +59,13 @@ impl IdentityMethod {
 
 /// Owners of sessions, across all connections and processes.
 pub trait SessionOwners: fmt::Debug + Send + Sync {
-    /// Returns `true` if `owner` owns `session`. A session without a known owner belongs to no identity.
+    /// Returns `true` if `owner` owns `session`. A session whose owner is unknown belongs to no identity.
     fn is_owner(&self, owner: &str, session: &str) -> bool;
 
     /// Returns `true` if any identity owns `session`.
     fn has_owner(&self, session: &str) -> bool;
 
-    /// Stores `owner` as the owner of `session`, for later processes too.
+    /// Stores that `owner` owns `session`. Later processes know it, too.
     ///
     /// # Errors
     ///
@@ -77,7 +78,8 @@ impl Principal {
     pub(crate) fn is_local(&self) -> bool {
         match self.method {
             IdentityMethod::Process | IdentityMethod::UnixPeer | IdentityMethod::SocketOwner => true,
-            // A bus reports users of its unix socket as `user:…` or `uid:…`, and others as `bus:…`.
+            // A bus reports a user of its unix socket as `user:…` or `uid:…`, and any other client as
+            // `bus:…`.
             IdentityMethod::Bus => self.id.starts_with("user:") || self.id.starts_with("uid:"),
             IdentityMethod::Token
             | IdentityMethod::Certificate
@@ -168,7 +170,8 @@ mod tests {
             prop_assert_eq!(may(&scopes, &narrowed), may(&scopes, &None) && may(&None, &narrowed));
         }
 
-        /// More scopes never allow less, and an empty list allows nothing.
+        /// A call that is allowed by some scopes is also allowed by more scopes. An empty list allows
+        /// nothing.
         #[test]
         fn scopes_only_narrow(
             scopes in prop::collection::vec("(kind:)?(read|edit|notes/\\*|notes/add|Read)", 0..4),

@@ -1,4 +1,4 @@
-//! States of an operator in one session, and the transitions that are recorded.
+//! States of an operator in one session, and the state changes that are recorded.
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum OperatorState {
@@ -8,7 +8,7 @@ pub(crate) enum OperatorState {
     Suspended,
     Resumed,
     Completed,
-    /// The turn ended without completing.
+    /// The turn ended before it was complete.
     Interrupted,
 }
 
@@ -24,8 +24,8 @@ impl OperatorState {
         }
     }
 
-    /// Enters the state `next`. Returns `true` if the transition must be recorded. Going from `Resumed` to
-    /// `Running` is not recorded.
+    /// Changes to the state `next`. Returns `true` if the change must be recorded. The change from `Resumed`
+    /// to `Running` is not recorded.
     pub(crate) fn advance(&mut self, next: Self) -> bool {
         let is_step = *self != next && !(next == Self::Running && *self == Self::Resumed);
         if is_step {

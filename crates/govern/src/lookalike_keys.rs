@@ -1,12 +1,12 @@
-//! Detects keys that some readers take for protocol keys.
+//! Detects message keys that some JSON readers take for protocol keys.
 //!
-//! Several JSON libraries ignore the case of keys. The gate judges `cwd`, but such an agent may use `Cwd`
-//! instead. So a message with a lookalike key is not passed on. Free-form values, such as the input of a
-//! tool, may have any keys and are not searched.
+//! Several JSON libraries ignore the case of keys. The gate judges `cwd`, but an agent with such a library
+//! may use `Cwd` instead. So a message with a lookalike key is not passed on. Free-form values, such as the
+//! input of a tool, may have any keys and are not searched.
 
 use narrows_wire::{elements, folds_to, members};
 
-/// Protocol keys that affect what is done.
+/// Protocol keys that affect what an agent or a client does.
 const NAMES: [&str; 66] = [
     "_meta",
     "acpId",
@@ -76,10 +76,10 @@ const NAMES: [&str; 66] = [
     "value",
 ];
 
-/// Keys whose values have free-form keys.
+/// Keys whose value may have any keys, and is not searched.
 const FREE_FORM: [&str; 5] = ["_meta", "arguments", "rawInput", "rawOutput", "requestedSchema"];
 
-/// Bound for the nesting depth. Params of every known method are less deep.
+/// Maximum nesting depth of searched params. Params of every known method are nested less deeply.
 const MAX_DEPTH: usize = 8;
 
 /// Returns `true` if params contain a lookalike of a protocol key, or are nested too deeply.
@@ -87,12 +87,12 @@ pub(crate) fn has_lookalike(params: &[u8], rule: LookalikeRule) -> bool {
     is_unclear(params, rule, MAX_DEPTH)
 }
 
-/// Rule by which a key counts as a lookalike.
+/// Rule that decides which keys are lookalikes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LookalikeRule {
-    /// Keys that differ in case.
+    /// Keys that differ from a protocol key only in case.
     Case,
-    /// Keys that differ in case, `_` or `-`. Agents read both `mcpServers` and `mcp_servers`.
+    /// Keys that differ only in case, `_` or `-`. Agents accept both `mcpServers` and `mcp_servers`.
     CaseAndSeparators,
 }
 
@@ -122,7 +122,7 @@ fn is_lookalike(key: &[u8], name: &[u8], rule: LookalikeRule) -> bool {
     }
     let has_separators = name.iter().any(|byte| matches!(byte, b'_' | b'-'));
     let folds = rule == LookalikeRule::CaseAndSeparators && (has_separators || name.contains(&b'\\'));
-    // Fast path: plain ASCII keys need no unescaping or folding.
+    // Fast path: a plain ASCII key needs neither unescaping nor folding.
     if name.is_ascii() && !name.contains(&b'\\') && !folds {
         return NAMES.iter().any(|known| known.as_bytes().eq_ignore_ascii_case(name));
     }

@@ -1,4 +1,4 @@
-//! Writes `_meta.aip44` into messages, and removes it from messages of the peers.
+//! Writes `_meta.aip44` into messages of the gate, and removes it from messages of the peers.
 
 use std::ops::Range;
 use std::sync::LazyLock;
@@ -11,10 +11,10 @@ use crate::identity::Principal;
 
 const KEY: &str = "aip44";
 const META: &str = "_meta";
-/// Member of the mark that identifies history.
+/// Member of `_meta.aip44` in a message that is replayed history.
 const REPLAY: &str = "replay";
 
-/// The mark for `_meta`, in all serialized forms.
+/// The value of `_meta.aip44`, serialized in all forms that are inserted into messages.
 #[derive(Clone, Debug)]
 pub(crate) struct MetaMark {
     plain: MarkText,
@@ -44,10 +44,11 @@ impl MarkText {
     }
 }
 
-/// Tells a client to refuse a path with symbolic links.
+/// `_meta.narrows` of a request: the client must refuse a path that leads through symbolic links.
 static NO_LINKS: LazyLock<MarkText> = LazyLock::new(|| MarkText::new("narrows", &json!({"noLinks": true})));
 
-/// A line in four parts: before the insertion, the insertion, a comma if needed, and the rest.
+/// A message in four parts: the part before the inserted `_meta` member, the member, a comma if needed, and
+/// the rest.
 pub(crate) type MarkedParts<'a> = [&'a [u8]; 4];
 
 impl MetaMark {
@@ -58,21 +59,20 @@ impl MetaMark {
         Self { plain, replayed: MarkText::new(KEY, &value) }
     }
 
-    /// Sets the mark in the params or the result of a message, replacing any present one. Other messages stay
-    /// unchanged. Returns `None` if two readers may read the message differently.
+    /// Sets `_meta.aip44` in the params or the result of a message. Other messages stay unchanged. Returns
+    /// `None` if two readers may read the message differently.
     pub(crate) fn insert<'a>(&'a self, message: View<'a>) -> Option<MarkedParts<'a>> {
         insert_mark(message, &self.plain)
     }
 
-    /// Sets the mark for a replayed message. It says that the message is history.
+    /// Sets `_meta.aip44` in a message that is replayed history, and marks it as history.
     pub(crate) fn insert_replayed<'a>(&'a self, message: View<'a>) -> Option<MarkedParts<'a>> {
         insert_mark(message, &self.replayed)
     }
 }
 
-/// Tells the client, in the request, not to follow links. The path in the request has no links, so a link
-/// that appears before the client uses the path leads elsewhere. Returns `None` if two readers may read the
-/// message differently.
+/// Adds the demand to a file request that the client must not follow links. The requested path has no links,
+/// so a link that appears later would lead to another file. Returns `None` if the message is ambiguous.
 pub(crate) fn refuse_links(message: View<'_>) -> Option<Vec<u8>> {
     insert_mark(message, &NO_LINKS).map(|marked| marked.concat())
 }
@@ -94,16 +94,16 @@ fn insert_mark<'a>(message: View<'a>, words: &'a MarkText) -> Option<MarkedParts
     })
 }
 
-/// A message of a peer after its mark was removed.
+/// A message of a peer after `_meta.aip44` was removed.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum StrippedMark {
     Unmarked,
     Line(Vec<u8>),
-    /// Two readers may read the message differently.
+    /// Two readers may read the message differently, so the message was not changed.
     Ambiguous,
 }
 
-/// Removes the mark from a message of a peer: only the gate may set it.
+/// Removes `_meta.aip44` from a message of a peer, because only the gate may set it.
 pub(crate) fn strip_mark(message: View<'_>) -> StrippedMark {
     let Some((start, text)) = params_or_result(message) else { return StrippedMark::Unmarked };
     let meta = match member(text, META) {
@@ -122,10 +122,11 @@ pub(crate) fn strip_mark(message: View<'_>) -> StrippedMark {
     StrippedMark::Line([&bytes[..at + cut.start], &bytes[at + cut.end..]].concat())
 }
 
-/// Returns the range of a member with its key and one adjacent comma. `value` is the range of its value.
+/// Returns the range of a member whose value has the range `value`: with its key, and with one adjacent
+/// comma.
 fn member_with_comma(object: &[u8], value: Range<usize>) -> Range<usize> {
     let is_quote = |byte: &u8| *byte == b'"';
-    // The key has no quotes in it, so the last two quotes before the value delimit it.
+    // The key contains no quotes, so the last two quotes before the value enclose the key.
     let end = object[..value.start].iter().rposition(is_quote).unwrap_or(0);
     let key = object[..end].iter().rposition(is_quote).unwrap_or(0);
     let is_ink = |byte: &u8| !byte.is_ascii_whitespace();
@@ -139,7 +140,7 @@ fn member_with_comma(object: &[u8], value: Range<usize>) -> Range<usize> {
     }
 }
 
-/// Returns the object in params or result of a message, and its offset in the message.
+/// Returns the object in the params or the result of a message, and its offset in the message.
 fn params_or_result(message: View<'_>) -> Option<(usize, &[u8])> {
     let envelope = message.envelope();
     let span = if envelope.params.is_some() { envelope.params } else { envelope.result };
@@ -159,7 +160,7 @@ pub(crate) fn mark_with(config: &GateConfig, more: Value) -> Value {
     mark
 }
 
-/// Marks the answer to `initialize`. This mark also tells the client its identity.
+/// Sets `_meta.aip44` in the answer to `initialize`. There it also tells the client its identity.
 pub(crate) fn mark_initialize_answer(result: &mut Value, config: &GateConfig, principal: &Principal) {
     let mut mark = mark_fields(config);
     mark["identity"] = json!(principal.id);
@@ -177,7 +178,8 @@ pub(crate) fn mark_initialize_answer(result: &mut Value, config: &GateConfig, pr
     }
 }
 
-/// Inserts `what` after the bracket that ends at `at`. Adds a comma if another member follows.
+/// Inserts `what` at the beginning of an object, after the brace that ends at `at`. Adds a comma if another
+/// member follows.
 fn insert_at<'a>(bytes: &'a [u8], at: usize, what: &'a [u8]) -> MarkedParts<'a> {
     let next = bytes[at..].iter().find(|byte| !byte.is_ascii_whitespace());
     let comma: &[u8] = if next == Some(&b'}') { b"" } else { b"," };

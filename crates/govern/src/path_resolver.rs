@@ -1,4 +1,4 @@
-//! Resolves symbolic links, so that paths are judged by where they lead.
+//! Resolves symbolic links, so that a path is judged by the file that it leads to.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -29,7 +29,7 @@ pub enum PathRefusal {
 }
 
 impl PathRefusal {
-    /// Returns the refusal with the path and the roots, for peers that may know paths.
+    /// Returns the reason with the path and the roots, for peers that may see paths of this machine.
     pub(crate) fn describe(&self, path: &Path, roots: &[PathBuf]) -> String {
         let shown = |path: &Path| quoted(&path.to_string_lossy(), MAX_SHOWN_CHARS);
         let roots: Vec<String> = roots.iter().map(|root| format!("\"{}\"", shown(root))).collect();
@@ -37,20 +37,20 @@ impl PathRefusal {
     }
 }
 
-/// Bound for the files that are compared with a file that has several hard links.
+/// Maximum number of files that are compared with a file that has several hard links.
 const MAX_LOOKED_AT: usize = 10_000;
 
-/// Longer `.git` files are not read.
+/// Maximum size of a `.git` file. A larger file is not read.
 const MAX_GIT_FILE_BYTES: u64 = 64 << 10;
 
-/// Limit of lookups for one action: the sum of the number of names times the length of each path, which is
-/// the cost of its lookups. 4096 paths of 25 names and 250 bytes are below it.
+/// Limit of lookups for one action. The lookups of a path cost its number of names times its length. 4096
+/// paths with 25 names and 250 bytes each are below the limit.
 const MAX_LOOKUP_COST: usize = 64 << 20;
 
-/// Longer paths cannot be opened.
+/// Maximum length of a path that Linux opens.
 const MAX_PATH_BYTES: usize = 4096;
 
-/// Longer paths are shortened in messages.
+/// Maximum length of a path in messages. A longer path is shortened.
 const MAX_SHOWN_CHARS: usize = 1000;
 
 /// Access to the file system, replaceable in tests.
@@ -71,7 +71,7 @@ pub trait PathResolver: fmt::Debug + Send + Sync {
         self.canonicalize(&directory.join(name))
     }
 
-    /// Returns `true` if the file at `path` has several hard links.
+    /// Returns `true` if the file at `path` has more than one hard link.
     fn has_several_names(&self, path: &Path) -> bool {
         _ = path;
         false
@@ -139,7 +139,7 @@ impl PathResolver for SystemPathResolver {
             Ok(found) => found,
             Err(error) => return error.kind() != io::ErrorKind::NotFound,
         };
-        // Most files have one name, so no search is needed.
+        // Most files have one hard link, so no search is needed.
         if !found.is_file() || found.nlink() < 2 {
             return false;
         }
@@ -181,7 +181,7 @@ pub fn resolve_in_roots(
     if !path.components().all(is_plain) || path.as_os_str().as_encoded_bytes().contains(&0) {
         return Err(PathRefusal::NotPlain);
     }
-    // A trailing slash or dot would make the lookup follow a final link that must be checked.
+    // A trailing slash or dot would make the lookup follow the last link of the path, which must be checked.
     let plain: PathBuf = path.components().collect();
     let real = resolve_existing(&plain, resolver)?;
     if roots.iter().any(|root| real.starts_with(root)) { Ok(real) } else { Err(PathRefusal::OutsideRoots) }
@@ -212,17 +212,17 @@ pub(crate) fn resolve_existing(path: &Path, resolver: &dyn PathResolver) -> Resu
 fn canonicalize_existing(path: &Path, resolver: &dyn PathResolver) -> Result<Option<PathBuf>, PathRefusal> {
     match resolver.canonicalize(path) {
         Ok(real) => Ok(Some(real)),
-        // A dangling link exists too: a write to it creates its target.
+        // A dangling link counts as existing, because a write to the link creates its target.
         Err(error) if error.kind() == io::ErrorKind::NotFound && !is_link(path) => Ok(None),
         Err(_) => Err(PathRefusal::Unresolved),
     }
 }
 
-/// An action with its paths and its directory, each as named and as resolved.
+/// An action with each of its paths as named and with all links resolved.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ResolvedAction {
     pub(crate) action: Action,
-    /// Digest of all lookups. It changes when a link changes.
+    /// Digest of all lookups for the action. A changed link changes the digest.
     pub(crate) resolved_digest: Digest,
 }
 
@@ -230,7 +230,8 @@ fn lookup_cost(path: &Path) -> usize {
     path.components().count() * path.as_os_str().len()
 }
 
-/// Returns `true` if an action is too large to be judged, or if looking up its paths would cost too much.
+/// Returns `true` if an action has too many parts to be judged, or if looking up its paths would cost too
+/// much.
 pub(crate) fn is_too_large(action: &Action, roots: &[PathBuf]) -> bool {
     let start = roots.iter().chain(&action.cwd).map(|start| lookup_cost(start)).sum::<usize>();
     action.is_too_large()
@@ -279,7 +280,7 @@ fn follow_links_from(
         Some(real) if action.real_cwd.as_ref().is_some_and(|known| *known != real) => {
             action.also.push(Kind::Other);
         }
-        // Roots contain no links. So a root that leads elsewhere was replaced.
+        // Roots are stored without links. A root that leads elsewhere now was replaced.
         Some(real) if real != here => action.real_cwd = Some(real),
         Some(_) => {}
         None => action.also.push(Kind::Other),
@@ -313,7 +314,7 @@ fn follow_links_from(
     action.paths.extend(found);
 }
 
-/// Gives the policy access to repositories through a [`PathResolver`].
+/// Read access of the policy to git repositories, through a [`PathResolver`].
 struct ResolverDisk<'a>(&'a dyn PathResolver);
 
 impl RepositoryDisk for ResolverDisk<'_> {
@@ -326,16 +327,17 @@ impl RepositoryDisk for ResolverDisk<'_> {
     }
 }
 
-/// Resolves a path that may contain `..`. Returns `None` if that fails.
+/// Resolves a path that may contain `..`. Returns `None` if the path cannot be resolved.
 pub(crate) fn resolve_path(path: &Path, resolver: &dyn PathResolver) -> Option<PathBuf> {
     let is_crooked = path.components().any(|part| part == Component::ParentDir);
     if is_crooked {
         if path.as_os_str().len() > MAX_PATH_BYTES || path.as_os_str().as_bytes().contains(&0) {
             return None;
         }
-        // A link before `..` changes the parent, so each step starts at the resolved parent.
+        // If a link precedes `..`, the parent is that of the link's target. So each step starts at a resolved
+        // path.
         let mut at = PathBuf::from("/");
-        // Number of trailing names in `at` that do not exist. Names below them are not looked up.
+        // Number of names at the end of `at` that do not exist. Nothing below them is looked up.
         let mut missing = 0_usize;
         for part in path.components() {
             match part {
@@ -379,7 +381,7 @@ mod tests {
 
     use super::*;
 
-    /// A file system that must not be used.
+    /// A file system whose use fails the test.
     #[derive(Debug)]
     struct Unasked;
 
@@ -451,8 +453,8 @@ mod tests {
         );
     }
 
-    /// Path components: existing names, links to the inside and the outside, circular and dangling links, and
-    /// odd names.
+    /// Path components: existing names, links into and out of the root, circular and dangling links, and
+    /// unusual names.
     const PIECES: [&str; 20] = [
         "sub",
         "out",
@@ -476,7 +478,7 @@ mod tests {
         "in",
     ];
 
-    /// Returns the entries of `home` outside the root. A write to a resolved path must not add one.
+    /// Returns the entries of `home` outside the root. Writing to a resolved path must not change them.
     fn outside(home: &Path) -> Vec<PathBuf> {
         let mut found = Vec::new();
         let mut waiting = vec![home.to_path_buf()];
@@ -498,7 +500,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(200))]
 
-        /// A write to any resolved path ends up in the root.
+        /// A write to a resolved path creates the file in the root, whatever links the path contains.
         #[test]
         fn no_write_leaves_the_roots(
             start in prop::sample::select(vec!["", "root", "rooted", "in", "root/sub", "ROOT"]),
@@ -523,7 +525,7 @@ mod tests {
             if let Ok(real) = resolve_in_roots(&path, std::slice::from_ref(&root), &SystemPathResolver) {
                 prop_assert!(real.starts_with(&root), "{path:?} {real:?}");
                 prop_assert_eq!(resolve_in_roots(&real, std::slice::from_ref(&root), &SystemPathResolver), Ok(real.clone()), "it stays admitted");
-                // Creating the path by its requested name stays in the root, or fails.
+                // Creating the path under its requested name also stays in the root, or fails.
                 if std::fs::create_dir_all(&path).is_ok() {
                     prop_assert!(path.canonicalize().unwrap().starts_with(&root), "{path:?}");
                 }
@@ -535,7 +537,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(256))]
 
-        /// Any resolved path is in the root, whatever names and links it contains.
+        /// A resolved path is in the root, whatever names and links the requested path contains.
         #[test]
         fn no_path_leaves_the_roots(steps in prop::collection::vec(prop_oneof![
             Just("sub"), Just("out"), Just(".."), Just("."), Just("up"), Just("new"), Just("root"), Just("")

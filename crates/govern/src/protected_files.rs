@@ -8,11 +8,11 @@ use crate::call::Call;
 use crate::config::GateConfig;
 use crate::path_resolver::{PathResolver, resolve_path};
 
-/// Bound for the files of one call that have several hard links. Each one is compared with the protected
-/// files.
+/// Maximum number of files of one call that have several hard links. Each of them is compared with all
+/// protected files.
 const MAX_LINKED_FILES: usize = 64;
 
-/// Returns the reason to deny a call even if a policy allows it: the call changes a protected path, or one of
+/// Returns the reason to deny a call whatever the policy says: the call changes a protected path, or one of
 /// its paths cannot be resolved. Relative paths start in `roots`, the directories of the session.
 pub(crate) fn protected_violation(
     call: &Call,
@@ -29,7 +29,7 @@ pub(crate) fn protected_violation(
     if kinds.iter().all(looks) || action.only_reads() {
         return None;
     }
-    // Moving or deleting a directory also affects what it contains.
+    // Moving or deleting a directory also moves or deletes its content.
     let takes_along = kinds.iter().any(|kind| matches!(kind, Kind::Move | Kind::Delete));
     let starts: Vec<&Path> = action.cwd.iter().chain(roots).map(PathBuf::as_path).collect();
     let mut linked = 0;

@@ -1,8 +1,9 @@
-//! A proxy in a chain. Both neighbors share the one link to the conductor.
+//! A proxy in a chain. It has one link, to the conductor, which connects it with both neighbors.
 //!
-//! Messages of the predecessor arrive unchanged. Messages of the successor arrive in an envelope
-//! (`proxy/successor`). The same holds for messages to them. A [`ProxyCore`] removes and adds envelopes
-//! without changing their content, so that a gate sees two ordinary peers. It is a pure state machine.
+//! The conductor passes messages of the predecessor unchanged, and messages of the successor in an envelope
+//! (`proxy/successor`). Messages to the neighbors have the same two forms. A [`ProxyCore`] adds and removes
+//! envelopes without changing their content, so that a gate sees two ordinary peers. It is a pure state
+//! machine.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -14,7 +15,7 @@ use narrows_wire::{
 
 use crate::batches::Batches;
 
-/// Bound for the unanswered requests of each side.
+/// Maximum number of unanswered requests of each side.
 const MAX_OPEN_REQUESTS: usize = 8_192;
 
 /// A neighbor of a proxy in the chain.
@@ -26,29 +27,29 @@ pub enum Neighbor {
     Successor,
 }
 
-/// Lines that a [`ProxyCore`] wants to send.
+/// Output of one step of a [`ProxyCore`].
 #[derive(Debug, Default)]
 pub struct ProxyOutput {
     pub to_conductor: Vec<Bytes>,
-    /// Messages to the gate, with the neighbor that sent them.
+    /// Messages for the gate, each with the neighbor that sent it.
     pub from: Vec<(Neighbor, Bytes)>,
 }
 
 /// Routes messages between the conductor and the two neighbors.
 #[derive(Debug, Default)]
 pub struct ProxyCore {
-    /// Requests of the neighbors, received through the conductor and not answered, by id.
+    /// Unanswered requests that came from the conductor, by id, with the neighbor that sent each request.
     conductor_requests: HashMap<Box<[u8]>, Neighbor>,
-    /// Unanswered requests to the conductor by the id that the proxy gave them, with the addressee and the
-    /// original id.
+    /// Unanswered requests to the conductor, by the id that the proxy gave them. The value is the neighbor
+    /// and the original id.
     sent_requests: HashMap<u64, (Neighbor, Box<[u8]>)>,
     serial: u64,
     batches: Batches,
-    /// Batch entries that are ready to be handled.
+    /// Entries of received batches that wait to be handled.
     queue: VecDeque<Frame>,
 }
 
-/// Returns `true` if this is the first message that a conductor sends to a proxy.
+/// Returns `true` if a message is the first one that a conductor sends to a proxy.
 #[must_use]
 pub fn is_for_proxy(frame: &Frame) -> bool {
     let is_it = |frame: &Frame| {
@@ -63,7 +64,7 @@ pub fn is_for_proxy(frame: &Frame) -> bool {
 }
 
 impl ProxyCore {
-    /// Handles a message of the conductor.
+    /// Handles a message from the conductor.
     pub fn handle_conductor(&mut self, frame: Frame, output: &mut ProxyOutput) {
         if let Some(line) = self.batches.refuse_used_id(&frame) {
             return output.to_conductor.push(line);
@@ -130,17 +131,19 @@ impl ProxyCore {
         }
     }
 
-    /// Handles a notification. An invalid one is dropped, because a notification has no answer.
+    /// Handles a notification. An invalid notification is dropped, because nothing can answer it.
     fn handle_notification(&mut self, frame: &Frame, output: &mut ProxyOutput) {
         match frame.method().as_deref() {
             Some(method::CANCEL_REQUEST) => {
-                // The request to cancel was received on this link, from either neighbor.
+                // The canceled request came through this link from one of the neighbors. The cancellation
+                // comes from the same neighbor.
                 let neighbor = frame.request_id().and_then(|id| self.conductor_requests.get(id));
                 output.from.extend(neighbor.map(|neighbor| (*neighbor, frame.bytes().clone())));
             }
             Some(method::PROXY_SUCCESSOR) => {
                 let Ok(line) = open_envelope(frame) else { return };
-                // Each hop sends a cancellation on without an envelope.
+                // A cancellation in an envelope is dropped, because every proxy passes cancellations on
+                // without an envelope.
                 if Frame::parse(line.clone()).method().as_deref() != Some(method::CANCEL_REQUEST) {
                     output.from.push((Neighbor::Successor, line));
                 }
@@ -150,7 +153,7 @@ impl ProxyCore {
         }
     }
 
-    /// Restores the original id of an answer of the conductor.
+    /// Restores the original id in an answer of the conductor.
     fn handle_response(&mut self, frame: &Frame, output: &mut ProxyOutput) {
         let number = frame.id().and_then(|id| std::str::from_utf8(id).ok()?.parse().ok());
         let Some((neighbor, id)) = number.and_then(|number: u64| self.sent_requests.remove(&number)) else {
@@ -190,7 +193,8 @@ impl ProxyCore {
         });
     }
 
-    /// Answers the conductor. If the request was in a batch, the answer is added to that batch.
+    /// Answers a request of the conductor. If the request was in a batch, the answer is added to the batch's
+    /// answers.
     fn send_response(&mut self, line: Bytes, output: &mut ProxyOutput) {
         let outcome = if self.batches.is_empty() { None } else { self.batches.collect_answer(&line) };
         match outcome {
@@ -203,7 +207,7 @@ impl ProxyCore {
     }
 }
 
-/// Converts `proxy/initialize` into the `initialize` that an agent expects.
+/// Converts `proxy/initialize` into an ordinary `initialize` request.
 fn to_initialize(frame: &Frame) -> Bytes {
     let (bytes, place) = (frame.bytes(), frame.envelope().method.range());
     [&bytes[..place.start], b"\"initialize\"", &bytes[place.end..]].concat().into()
@@ -224,8 +228,8 @@ fn wrap_in_envelope(id: Option<&str>, frame: &Frame) -> Bytes {
     line.into()
 }
 
-/// Returns the message in an envelope, with the id of the envelope. Other members of the envelope are
-/// dropped.
+/// Returns the message that an envelope contains, with the id of the envelope. Other members of the envelope
+/// are dropped.
 fn open_envelope(frame: &Frame) -> Result<Bytes, RpcError> {
     let fault = |words: &'static str| RpcError::new(Code::InvalidParams, words);
     let doubled = |_| fault("ambiguous envelope");

@@ -1,12 +1,13 @@
-//! Runs a proxy in a chain: splits the link to a conductor into links to both neighbors.
+//! Runs a proxy in a chain: splits its link to the conductor into a link to each neighbor.
 
 use narrows_link::{Link, Options, memory};
 use narrows_wire::Frame;
 
 use crate::proxy::{Neighbor, ProxyCore, ProxyOutput};
 
-/// Returns links to the predecessor and the successor of a proxy, routed through the conductor. When the
-/// conductor closes, the predecessor closes. When both links are closed, the link to the conductor closes.
+/// Returns links to the predecessor and the successor of a proxy, which both lead through the conductor. When
+/// the conductor closes its link, the predecessor closes. When both returned links are closed, the link to
+/// the conductor closes.
 #[must_use]
 pub fn split_proxy_link(conductor: Link, options: &Options) -> (Link, Link) {
     let (predecessor, predecessor_side) = memory::pair(options);
@@ -36,7 +37,8 @@ impl ProxyDriver {
                 () = self.successor_side.sender.room(), if !successor_room => successor_room = true,
                 more = self.conductor.receiver.recv_all(&mut from_conductor), if conductor_open && predecessor_room && successor_room => {
                     if !more {
-                        // The gate closes the successor itself, after it has ended active turns.
+                        // The link to the successor stays open: the gate closes it after it has ended active
+                        // turns.
                         conductor_open = false;
                         self.predecessor_side.sender.close();
                     }
@@ -74,7 +76,7 @@ impl ProxyDriver {
         self.push_output(output);
     }
 
-    /// Queues the lines of `output`. A closed link drops its lines: the reader is gone.
+    /// Queues the lines of `output`. A closed link drops its lines, because their reader is gone.
     fn push_output(&self, output: ProxyOutput) {
         for line in output.to_conductor {
             let _ = self.conductor.sender.push(line);

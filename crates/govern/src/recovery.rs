@@ -4,7 +4,7 @@
 //! Audit entries do not name the process that wrote them. So each process with gates holds a shared lock on a
 //! file beside the log while it lives. The system releases the lock of a killed process. A process that gets
 //! the lock exclusively knows that no gate of the log is alive, and that all unfinished work was interrupted.
-//! While other gates live, nothing is added; the next process that starts alone does it.
+//! While other gates live, nothing is added; the next process that starts alone adds the missing entries.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ffi::OsString;
@@ -43,7 +43,7 @@ pub enum RecoveryError {
     Append(#[from] AppendError),
 }
 
-/// Holds the shared lock of a process that serves gates of a log, until this is dropped or the process ends.
+/// Holds the shared lock of a process whose gates write to a log. Dropping the value releases the lock.
 #[derive(Debug)]
 pub struct GatePresence {
     _lock: File,
@@ -52,7 +52,7 @@ pub struct GatePresence {
 }
 
 impl GatePresence {
-    /// Returns the path of the lock file of the log at this path.
+    /// Returns the path of the lock file that belongs to the log at this path.
     #[must_use]
     pub fn path(log: &Path) -> PathBuf {
         let mut name = log.file_name().map(OsString::from).unwrap_or_default();
@@ -108,11 +108,11 @@ fn append_all(log: &Log, events: Vec<Event>) -> Result<usize, AppendError> {
 struct OpenSession {
     first: Entry,
     is_working: bool,
-    /// Decisions that allowed a call whose result is not recorded, by call id.
+    /// Decisions that allowed a call whose result is missing in the log, by call id.
     calls: BTreeMap<String, Entry>,
 }
 
-/// Returns the entries that are missing in a log without a live gate.
+/// Returns the events that are missing in a log for which no gate is alive.
 fn missing_events(path: &Path) -> Result<Vec<Event>, ReadError> {
     if !path.exists() {
         return Ok(Vec::new());
@@ -165,7 +165,7 @@ fn with_short_input(entry: Entry) -> Entry {
 }
 
 impl OpenSession {
-    /// Returns the events that the gate would have recorded at a regular end.
+    /// Returns the events that a gate would have recorded if it had ended the session.
     fn closing_events(&self) -> Vec<Event> {
         let mut calls: Vec<&Entry> = self.calls.values().collect();
         calls.sort_by_key(|call| call.seq);
@@ -187,7 +187,7 @@ impl OpenSession {
     }
 }
 
-/// Returns the result of a call that this entry allowed.
+/// Returns the result event of the interrupted call that this decision allowed.
 fn interrupted_call(decision: &Entry) -> Event {
     let mut event = event_like(decision, "tool.call", decision.subject.clone(), &CALL_FIELDS);
     event.facts.insert("kind", "tool-call");
@@ -201,7 +201,8 @@ fn interrupted_call(decision: &Entry) -> Event {
     }
 }
 
-/// Returns an event of the same session as `entry`, with the common fields and those in `more` copied.
+/// Returns an event of the same session as `entry`. Copies the common fields of a session and those in
+/// `more`.
 fn event_like(entry: &Entry, action: &str, subject: Subject, more: &[&'static str]) -> Event {
     let mut event =
         Event { actor: entry.actor.clone(), action: action.to_owned(), subject, ..Event::default() };
@@ -222,7 +223,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns an entry of a gate, given as `action[=decision] [call]`.
+    /// Returns an event of a gate. `text` is `action[=decision] [call]`.
     fn line(identity: &'static str, text: &'static str) -> Event {
         let (what, call) = text.split_once(' ').unwrap_or((text, ""));
         let (action, decision) = what.split_once('=').unwrap_or((what, ""));
@@ -247,7 +248,8 @@ mod tests {
         }
     }
 
-    /// Expects these added entries after `before`, as `identity action [call] [output]`.
+    /// Checks which events are added to a log with the events `before`. Each expected event is `identity
+    /// action [call] [output]`.
     #[track_caller]
     fn check(before: &[(&'static str, &'static str)], expected: &[&str]) {
         let home = tempfile::tempdir().unwrap();
@@ -258,8 +260,8 @@ mod tests {
         }
         let presence = GatePresence::announce(&log, &path).unwrap();
         assert_eq!(presence.closed, expected.len());
-        // A process that starts while this one lives closes nothing. One that starts later finds nothing to
-        // close.
+        // A process that starts while this process lives adds nothing. A process that starts later finds
+        // nothing to add.
         assert_eq!(GatePresence::announce(&log, &path).unwrap().closed, 0);
         drop(presence);
         assert_eq!(GatePresence::announce(&log, &path).unwrap().closed, 0);

@@ -1,9 +1,9 @@
-//! Normalization of request ids, so that ids with the same meaning compare equal.
+//! Normalizes request ids, so that ids with the same meaning compare as equal.
 
 use std::borrow::Cow;
 
-/// Returns the normalized id, with escapes in strings resolved. Returns `None` if another program may write
-/// the id back differently: `3.0` as `3`, or a lone surrogate as U+FFFD.
+/// Returns the id with all escapes resolved. Returns `None` if another program may write the id back
+/// differently: `3.0` as `3`, or a lone surrogate as U+FFFD.
 pub(crate) fn comparable_id(id: &[u8]) -> Option<Cow<'_, [u8]>> {
     let is_plain = |byte: &u8| matches!(byte, b' '..=b'~') && !br#""\"#.contains(byte);
     match id {
@@ -13,7 +13,7 @@ pub(crate) fn comparable_id(id: &[u8]) -> Option<Cow<'_, [u8]>> {
             serde_json::to_vec(&text).ok().map(Cow::Owned)
         }
         b"-0" => None,
-        // Integers below 2^53, which all programs read exactly.
+        // All programs read integers below 2^53 exactly.
         [b'-', digits @ ..] | digits => {
             let is_whole = (1..=15).contains(&digits.len()) && digits.iter().all(u8::is_ascii_digit);
             is_whole.then_some(Cow::Borrowed(id))

@@ -11,16 +11,16 @@ use std::path::PathBuf;
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ResourceUri {
-    /// Opaque: only the server knows its meaning.
+    /// A URI of another scheme. Only the server knows its meaning.
     OtherScheme,
     File(PathBuf),
-    /// Parsers differ. The URI denotes one of these files, or something else.
+    /// A URI that parsers read differently. It denotes one of these files, or something else.
     Unclear(Vec<PathBuf>),
 }
 
 impl ResourceUri {
     pub(crate) fn parse(uri: &str) -> Self {
-        // The preprocessing of the WHATWG URL standard, which most parsers apply.
+        // Most parsers begin with the preprocessing of the WHATWG URL standard.
         let text: String = uri.trim_matches(|letter| letter <= ' ').replace(['\t', '\r', '\n'], "");
         match split_scheme(&text) {
             Some((scheme, rest)) if scheme.eq_ignore_ascii_case("file") => match plain_file(rest) {
@@ -33,11 +33,11 @@ impl ResourceUri {
     }
 }
 
-/// Returns the scheme and the rest after its colon.
+/// Returns the scheme of a URI, and the rest after the colon.
 fn split_scheme(text: &str) -> Option<(&str, &str)> {
     let (scheme, rest) = text.split_once(':')?;
     let is_part = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.');
-    // A single letter is a drive of Windows.
+    // A scheme of one letter is a Windows drive.
     let is_scheme = scheme.len() > 1
         && scheme.starts_with(|letter: char| letter.is_ascii_alphabetic())
         && scheme.bytes().all(is_part);
@@ -99,7 +99,8 @@ fn mentioned_paths(text: &str) -> BTreeSet<PathBuf> {
     found
 }
 
-/// Returns candidate paths: as written and decoded, each whole and cut at a query, fragment or NUL.
+/// Returns the possible paths in a text: as written and percent-decoded, each whole and cut at a query,
+/// fragment or NUL.
 fn path_candidates(text: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for text in [text, text.split(['?', '#']).next().unwrap_or_default()] {

@@ -1,4 +1,4 @@
-//! Scopes of single tools: directories and hosts, within the limits of the operator.
+//! Scopes of single tools: the directories and hosts that calls of a tool may touch.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
@@ -11,8 +11,8 @@ use crate::call::Call;
 use crate::config::GateConfig;
 use crate::path_resolver::{PathResolver, resolve_in_roots};
 
-/// Returns the scopes of an operator's tools, by tool id. A tool that is also listed without a scope has no
-/// limit.
+/// Returns the scopes of an operator's tools, by tool id. A tool that is listed with and without a scope has
+/// no limit.
 pub(crate) fn tool_scopes(operator: &Operator) -> BTreeMap<String, Vec<Scope>> {
     let mut named: BTreeMap<String, Option<Vec<Scope>>> = BTreeMap::new();
     for tool in &operator.tools {
@@ -30,8 +30,8 @@ pub(crate) fn tool_scopes(operator: &Operator) -> BTreeMap<String, Vec<Scope>> {
     named.into_iter().filter_map(|(id, scopes)| Some((id, scopes?))).collect()
 }
 
-/// Returns the reason why a call is outside the scope of its tool. A call is outside if its input does not
-/// show which paths or hosts it touches.
+/// Returns the reason why a call is outside the scope of its tool. A call whose input does not show all paths
+/// and hosts that it touches is outside.
 pub(crate) fn scope_violation(
     call: &Call,
     config: &GateConfig,
@@ -42,11 +42,11 @@ pub(crate) fn scope_violation(
     if let Some(scopes) = name.and_then(|name| config.scopes.get(name)) {
         return violation_of_all(call, scopes, config, resolver);
     }
-    // The scope of a kind applies only to tools that are not granted by name.
+    // The scope of a tool kind does not apply to tools that are granted by name.
     if name.is_some_and(is_granted) {
         return None;
     }
-    // The scopes of all kinds must admit the call: of the reported kind, and of each kind that the input
+    // The call must be within the scopes of the kind that the agent reports, and of each kind that the input
     // shows.
     let mut kinds: Vec<&str> = call.action().kinds().into_iter().map(Kind::name).collect();
     kinds.push(call.kind());
@@ -54,7 +54,7 @@ pub(crate) fn scope_violation(
     scopes.into_iter().find_map(|scopes| violation_of_all(call, scopes, config, resolver))
 }
 
-/// Returns a reason if the call is outside every one of these scopes.
+/// Returns a reason if none of these scopes admits the call.
 fn violation_of_all(
     call: &Call,
     scopes: &[Scope],
@@ -104,7 +104,8 @@ fn check_scope(
     if is_shown { Ok(()) } else { Err("its input does not show what it touches".to_owned()) }
 }
 
-/// Returns the path below the workspace that `docs`, `/docs`, `/docs/*` or `docs/**` denotes.
+/// Returns the directory that a scope denotes, relative to the workspace: `docs`, `/docs`, `/docs/*` and
+/// `docs/**` are the same.
 fn scope_directory(place: &str) -> Option<PathBuf> {
     let place = place.strip_prefix('/').unwrap_or(place);
     let place = match place {
@@ -116,7 +117,7 @@ fn scope_directory(place: &str) -> Option<PathBuf> {
     (is_plain && !place.contains(['*', '?', '[', '{', '\0'])).then(|| path.to_owned())
 }
 
-/// Returns the host of an HTTP URL, if it is unambiguous.
+/// Returns the host of an HTTP URL. Returns `None` if the host is ambiguous.
 fn url_host(url: &str) -> Option<String> {
     let url = url.to_ascii_lowercase();
     let rest = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"))?;
@@ -126,7 +127,7 @@ fn url_host(url: &str) -> Option<String> {
     (!host.is_empty() && host.bytes().all(is_plain) && port.parse::<u16>().is_ok()).then(|| host.to_owned())
 }
 
-/// Returns `true` if `host` equals `named`, or is a subdomain for `*.named`.
+/// Returns `true` if `host` equals `named`. A name like `*.example.com` stands for all subdomains.
 fn host_matches(named: &str, host: &str) -> bool {
     let named = named.to_ascii_lowercase();
     match named.strip_prefix("*.") {

@@ -20,18 +20,18 @@ pub struct BudgetUse {
     pub gate: String,
     /// Policies whose budgets are charged.
     pub policies: Vec<String>,
-    /// Cost in cents, if the input states one.
+    /// Cost in cents, if the input of the call states a cost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cents: Option<u64>,
-    /// Time of the audit entry, in seconds since 1970.
+    /// Time of the audit entry in seconds since 1970.
     #[serde(skip)]
     pub at: u64,
 }
 
 /// Reports the budget use of other gates.
 pub trait BudgetSource: Debug + Send {
-    /// Returns the budget use since the previous call of this method. The first call starts at the beginning
-    /// of the day. The use of the calling gate may be included.
+    /// Returns the budget use since the previous call of this method. The first call returns the use since
+    /// the beginning of the day. The use of the calling gate may be included.
     ///
     /// # Errors
     ///
@@ -53,7 +53,7 @@ pub enum BudgetError {
 pub struct AuditLogBudget {
     path: PathBuf,
     reader: Option<LogReader>,
-    /// In seconds since 1970. Older entries are ignored.
+    /// Time in seconds since 1970. Older entries are ignored.
     from: i64,
     /// Use that was read and not returned, because reading failed later.
     news: Vec<BudgetUse>,
@@ -63,7 +63,8 @@ pub struct AuditLogBudget {
 }
 
 impl AuditLogBudget {
-    /// Creates a reader of the log at `path`, from the beginning of the day of `now` (in seconds since 1970).
+    /// Creates a reader of the log at `path` that starts at the beginning of the day of `now`, in seconds
+    /// since 1970.
     #[must_use]
     pub fn new(path: PathBuf, now: u64) -> Self {
         let now = i64::try_from(now).unwrap_or(i64::MAX);
@@ -80,7 +81,7 @@ impl BudgetSource for AuditLogBudget {
                 let filter = Filter { text: Some("\"spent\":{"), ..Filter::default() };
                 match LogReader::since(&self.path, filter, moment) {
                     Ok(reader) => self.reader.insert(reader),
-                    // Without a log, nothing was used yet.
+                    // The log does not exist yet, so no budget was used.
                     Err(_) if !self.path.exists() => return Ok(Vec::new()),
                     Err(error) => return Err(error.into()),
                 }
@@ -175,7 +176,7 @@ mod tests {
         assert_eq!(budget_source.read_new().unwrap(), []);
         append(event("policy.resolved", &spends));
         assert_eq!(budget_source.read_new().unwrap().len(), 1);
-        // A reader of the next day ignores it.
+        // A reader that starts on the next day ignores the use.
         assert_eq!(AuditLogBudget::new(path.clone(), now + 86_400).read_new().unwrap(), []);
         assert_eq!(AuditLogBudget::new(path, now).read_new().unwrap().len(), 2);
     }

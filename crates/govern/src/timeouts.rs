@@ -1,10 +1,10 @@
-//! Timeouts of a gate, with the names that the option `--deadline` uses.
+//! Timeouts of a gate. The option `--deadline` uses the same names.
 
 use std::time::Duration;
 
 use narrows_acp::method;
 
-/// Timeouts of a gate. Each field is about an event that must happen in time.
+/// Timeouts of a gate. Each field names an event that must happen in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GateTimeouts {
     /// The agent answers `initialize`.
@@ -57,7 +57,7 @@ impl Default for GateTimeouts {
 }
 
 impl GateTimeouts {
-    /// Names of all timeouts, in the order in which they apply.
+    /// Names of all timeouts, ordered by the phase in which they apply.
     pub const NAMES: [&'static str; 13] = [
         "initialize",
         "authenticate",
@@ -95,7 +95,7 @@ impl GateTimeouts {
     }
 
     /// Returns the time within which the agent must answer a request of this method. Returns `None` for a
-    /// prompt, which [`Self::silence`] limits instead.
+    /// prompt: [`Self::silence`] limits a turn.
     pub(crate) fn for_method(&self, method: &str) -> Option<Duration> {
         Some(match method {
             method::INITIALIZE => self.initialize,

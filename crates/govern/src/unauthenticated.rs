@@ -1,4 +1,4 @@
-//! The gate for unauthenticated clients. It offers the authentication method and refuses all other requests.
+//! The gate for unauthenticated clients. It tells them the authentication method and refuses all requests.
 
 use bytes::Bytes;
 use narrows_acp::method;
@@ -10,7 +10,7 @@ use crate::audit_events::AuditContext;
 use crate::config::GateConfig;
 use crate::identity::Principal;
 
-/// Answers an unauthenticated client. No agent is started for it.
+/// Answers the messages of an unauthenticated client. The client gets no agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnauthenticatedGate {
     pub id: String,

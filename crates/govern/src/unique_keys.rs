@@ -1,10 +1,9 @@
-//! Reads params that all JSON readers read alike.
+//! Reads params in which all JSON readers find the same values.
 
 pub(crate) use narrows_policy::UnambiguousJson;
 use serde_json::{Map, Value};
 
-/// Reads params. Missing params are an empty object. Returns `None` if the params are invalid, or two readers
-/// may read them differently.
+/// Reads params. Missing params are an empty object. Returns `None` if the params are invalid or ambiguous.
 pub(crate) fn read(text: Option<&[u8]>) -> Option<Value> {
     match text {
         None => Some(Value::Object(Map::new())),

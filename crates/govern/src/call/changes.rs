@@ -1,8 +1,8 @@
-//! File changes in the content of a call. Some are judged and approved; others only report a result.
+//! Diffs in the content of a call.
 //!
-//! Agents send the text of a change again after they have written it, with other context lines. Such a report
-//! does not replace the approved text. It is kept: if the call is decided again, the text that was shown last
-//! counts.
+//! After an agent has written a file, it often sends the diff again, with other context lines. Such a report
+//! does not replace the approved text. It is stored, because a new decision must be about the text that was
+//! shown last.
 
 use std::collections::BTreeSet;
 
@@ -13,8 +13,9 @@ use super::content::change_blocks;
 use super::part_cache::PartCache;
 
 impl Call {
-    /// Merges the diffs of `content`, a list of blocks or one further block. Returns `true` if the call must
-    /// be decided again: another file changes, or the text differs and is not a result (`can_be_result`).
+    /// Merges the diffs of `content`, which is one block or a list of blocks. Returns `true` if the call must
+    /// be decided again: another file changes, or the text differs and is not just a result
+    /// (`can_be_result`).
     pub(super) fn apply_changes(&mut self, content: &Value, can_be_result: bool) -> bool {
         let shown: Vec<Value> = match content {
             Value::Array(_) => change_blocks(content),
@@ -43,8 +44,8 @@ impl Call {
         true
     }
 
-    /// Replaces the judged text by the text that was last reported as a result. Returns `true` if there was
-    /// one.
+    /// Replaces the judged diffs by those that the agent last reported as a result. Returns `true` if there
+    /// were any.
     pub(super) fn adopt_reported(&mut self) -> bool {
         let reported = self.result_diffs.take();
         let has_reported = reported.is_some();
@@ -55,8 +56,8 @@ impl Call {
         has_reported
     }
 
-    /// Records that the agent asks for permission. The request is about the text that was shown last. Returns
-    /// `true` if that text differs from the judged one.
+    /// Records that the agent asks for permission to do what it has shown last. Returns `true` if the shown
+    /// text differs from the judged text.
     pub(crate) fn set_asked(&mut self) -> bool {
         self.is_allowed = false;
         self.adopt_reported()

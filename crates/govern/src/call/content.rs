@@ -1,9 +1,9 @@
-//! Content blocks of a call, and those that show a file change.
+//! Content blocks of a call, and the blocks that show a file change.
 
 use narrows_policy::Action;
 use serde_json::Value;
 
-/// Depth to which nested lists are searched.
+/// Depth to which nested lists of content blocks are searched.
 const MAX_CONTENT_DEPTH: usize = 8;
 
 /// Returns the content blocks of a list, nested lists included, or of a single block.

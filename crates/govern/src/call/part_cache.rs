@@ -1,7 +1,6 @@
-//! Caches the digests of the parts of a call, and whether they contain secrets.
+//! Caches digests of the parts of a call, and whether a part contains secrets.
 //!
-//! An agent may update a large call very often and change little each time. An unchanged part is hashed and
-//! searched once.
+//! An agent may send many small updates of a large call. An unchanged part is hashed and searched once.
 
 use std::sync::OnceLock;
 
@@ -10,7 +9,7 @@ use serde_json::json;
 use super::{Call, Digest, value_digest};
 use crate::audit_events::has_secret;
 
-/// The digest of one part, and whether it contains a secret. Replaced when the part changes.
+/// Digest of one part of a call, and whether the part contains a secret. Replaced when the part changes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PartCache {
     digest: OnceLock<Digest>,
@@ -27,7 +26,7 @@ impl PartCache {
 pub(super) struct PartCaches {
     pub(super) input: PartCache,
     pub(super) changes: PartCache,
-    /// For the locations, and the command of a permission request.
+    /// Cache for the locations and the command of the last permission request.
     pub(super) others: PartCache,
 }
 

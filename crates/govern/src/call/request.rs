@@ -1,4 +1,4 @@
-//! Calls that an agent requests from the client: files, commands, and MCP servers in the client.
+//! Calls that stand for a request of the agent to its client: files, commands, and MCP servers in the client.
 
 use std::path::{Path, PathBuf};
 
@@ -11,8 +11,8 @@ use super::part_cache::{PartCache, PartCaches};
 use crate::resource_uri::ResourceUri;
 
 impl Call {
-    /// Sets the resolved path of a client request, which must have no symbolic links. The client gets this
-    /// path; the path that the agent named is judged as well.
+    /// Sets the path of a client request with all links resolved. The client receives this path. The path
+    /// that the agent named is judged, too.
     pub(crate) fn with_resolved_path(self, resolved_path: PathBuf) -> Self {
         let named = ["path", "cwd"].iter().find_map(|member| self.input[member].as_str());
         let is_named = named.is_none_or(|named| Path::new(named) == resolved_path);
@@ -25,20 +25,20 @@ impl Call {
         self.resolved_path.as_deref()
     }
 
-    /// Adds members of an MCP tool request other than its input. Does nothing without any.
+    /// Adds the members of an MCP tool request other than name and arguments. An empty map changes nothing.
     pub(crate) fn with_extra_members(self, members: Map<String, Value>) -> Self {
         let extra_members = (!members.is_empty()).then(|| Value::Object(members));
         let part_caches = PartCaches { others: PartCache::default(), ..self.part_caches };
         Self { extra_members, part_caches, ..self }
     }
 
-    /// Returns `true` if the request has no members beside its input.
+    /// Returns `true` if the MCP tool request has no members other than name and arguments.
     pub(crate) fn is_whole_input(&self) -> bool {
         self.extra_members.is_none()
     }
 
-    /// Returns the effects of a client request. Only the members of its method count: the text of a file is
-    /// neither a patch nor a command, whatever it contains.
+    /// Returns the effects of a client request. Only the members of its method count. The text of a written
+    /// file is neither a patch nor a command, whatever the text contains.
     pub(super) fn client_request(&self) -> Option<Action> {
         let method = self.name.as_deref().filter(|_| self.server.is_none())?;
         let members = client_members(method)?;
@@ -57,7 +57,8 @@ impl Call {
     }
 }
 
-/// Returns the members of a client request beside `sessionId` and `_meta`. `None` for other methods.
+/// Returns the member names of a client request, without `sessionId` and `_meta`. Returns `None` for other
+/// methods.
 fn client_members(method: &str) -> Option<&'static [&'static str]> {
     match method {
         method::FS_READ_TEXT_FILE => Some(&["path", "line", "limit"]),
@@ -67,8 +68,8 @@ fn client_members(method: &str) -> Option<&'static [&'static str]> {
     }
 }
 
-/// Returns the effects of an MCP read. A file URI names a file of this machine; any other URI is opaque. An
-/// ambiguous URI may do anything to every file that it may name.
+/// Returns the effects of a read from an MCP server. A file URI names a file of this machine, and any other
+/// URI is opaque. An ambiguous URI may have any effect on every file that it may name.
 pub(super) fn mcp_read_action(server: &str, method: &str, input: &Value) -> Action {
     let all = [input.get("uri"), input.pointer("/ref/uri")];
     let mut action =

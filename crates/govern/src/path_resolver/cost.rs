@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A file system with one directory, `/w`. Counts lookups.
+/// A file system with the only directory `/w`, which counts lookups.
 #[derive(Debug, Default)]
 struct Counting(AtomicUsize);
 
@@ -54,7 +54,7 @@ fn an_action_with_too_many_lookups_is_not_resolved() {
     assert!(!is_too_large(&usual, &roots));
 }
 
-/// Resolves a path like [`resolve_path`], but looks up each parent.
+/// Resolves a path like [`resolve_path`], but looks up each parent instead of searching.
 fn slow(path: &Path, resolver: &dyn PathResolver) -> Option<PathBuf> {
     fn resolve(path: &Path, resolver: &dyn PathResolver) -> Option<PathBuf> {
         let mut rest = Vec::new();
