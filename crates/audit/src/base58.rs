@@ -2,7 +2,7 @@
 
 const ALPHABET: &[u8; 58] = b"123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz";
 
-/// Longer texts are not decoded. A `did:key` has 48 characters.
+/// Maximum length of a decoded text. A `did:key` has 48 characters.
 const MAX_TEXT_BYTES: usize = 64;
 
 pub(crate) fn encode(bytes: &[u8]) -> String {

@@ -8,11 +8,11 @@ use jiff::Timestamp;
 pub trait Clock: Send + Sync {
     /// Returns the time of day.
     fn now(&self) -> Timestamp;
-    /// Returns the time since the start of the clock. It never decreases.
+    /// Returns the time since the clock was created. The time never decreases.
     fn running(&self) -> Duration;
 }
 
-/// The system's clocks.
+/// The wall clock and the monotonic clock of the system.
 #[derive(Debug)]
 pub struct SystemClock(Instant);
 
@@ -32,7 +32,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// Bound below which a jump is not reported, in addition to a drift of one thousandth.
+/// Minimum size of a reported jump. A drift of one thousandth of the passed time is tolerated in addition.
 const MIN_JUMP_MS: i128 = 2_000;
 
 /// Detects jumps of the wall clock by comparing it with the monotonic clock.
@@ -43,14 +43,14 @@ pub(crate) struct JumpDetector {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ClockJump {
-    /// The expected time, in milliseconds since 1970.
+    /// Time that the monotonic clock predicts, in milliseconds since 1970.
     pub(crate) expected: i64,
     pub(crate) found: i64,
 }
 
 impl JumpDetector {
-    /// Returns the time in milliseconds, and a jump since the last call. The first call has no previous time:
-    /// it reports a jump if `written`, the time of the last line, is in the future.
+    /// Returns the wall clock time in milliseconds, and a jump since the last call. On the first call,
+    /// reports a jump if `written`, the time of the last line in the log, is in the future.
     pub(crate) fn observe(&mut self, clock: &dyn Clock, written: Option<i64>) -> (i64, Option<ClockJump>) {
         let (found, running) = (clock.now().as_millisecond(), clock.running());
         let jump = match self.last {
@@ -109,7 +109,7 @@ mod tests {
         assert_eq!(look(3 * DAY, 2000), Some(ClockJump { expected: DAY + 3500, found: 3 * DAY }));
         assert_eq!(look(3 * DAY + 1000, 3000), None);
         assert_eq!(look(2 * DAY, 3000), Some(ClockJump { expected: 3 * DAY + 1000, found: 2 * DAY }));
-        // A clock that is too slow for a day.
+        // The wall clock is too slow by 30 seconds a day.
         assert_eq!(look(3 * DAY - 30_000, 3000 + DAY.unsigned_abs()), None);
     }
 

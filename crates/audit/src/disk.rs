@@ -9,7 +9,7 @@ pub use real::SystemDirectory;
 
 /// The directory of a log.
 pub trait LogDirectory: Send {
-    /// Waits for the lock that every writing process must hold.
+    /// Waits for the lock that a process must hold while it writes.
     fn lock(&mut self, timeout: Duration) -> io::Result<()>;
     /// Releases the lock.
     fn unlock(&mut self);
@@ -39,8 +39,8 @@ pub trait LogFile: Send + Sync {
     fn append(&mut self, bytes: &[u8]) -> io::Result<()>;
     /// Truncates the file to `length`.
     fn truncate(&mut self, length: u64) -> io::Result<()>;
-    /// Returns once everything written is on disk. After an error it is unknown what is on disk, and another
-    /// sync would wrongly succeed.
+    /// Returns once all appended bytes are on disk. After an error it is unknown what is on disk, and another
+    /// call would wrongly succeed.
     fn sync(&mut self) -> io::Result<()>;
 }
 

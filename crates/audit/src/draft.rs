@@ -1,5 +1,5 @@
-//! An event as its future line, without its position in the chain. The calling thread creates it, to leave
-//! little work to the writer thread.
+//! An event as a line of the log, still without its position in the chain. The calling thread creates the
+//! line, to leave little work to the writer thread.
 
 use std::io::Write;
 
@@ -11,13 +11,14 @@ use crate::event::{self, Event, EventError, LoggedDecision};
 use crate::jcs;
 use crate::redact::Redaction;
 
-/// Bound for the bytes that complete a draft: two hashes, a number, a time and their keys.
+/// Maximum length of the members that complete a line: two hashes, a number, a time and their keys.
 pub(crate) const MAX_POSITION_BYTES: usize = 2 * 128 + 160;
 
-/// Initial capacity of a line. Most lines are shorter, and the allocator finds memory of this size quickly.
+/// Initial capacity of a line's buffer. Most lines are shorter, and the allocator finds memory of this size
+/// quickly.
 const TYPICAL_LINE_BYTES: usize = 1000;
 
-/// A line, and the offsets at which its position in the chain is inserted.
+/// A line without its position in the chain, and the offsets at which the position is inserted.
 #[derive(Debug)]
 pub(crate) struct Draft {
     text: Vec<u8>,
@@ -30,7 +31,7 @@ pub(crate) struct Draft {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LogPosition {
     pub(crate) seq: u64,
-    /// The hash of the previous line. `None` for the first line.
+    /// Hash of the previous line. `None` for the first line of the log.
     pub(crate) prev: Option<String>,
 }
 
@@ -41,7 +42,7 @@ impl Draft {
         Self::with_buffer(Vec::new(), event, redaction, limit)
     }
 
-    /// Like [`Draft::new`], but reuses the memory of a buffer.
+    /// Like [`Draft::new`], but reuses the memory of `buffer`.
     pub(crate) fn with_buffer(
         buffer: Vec<u8>,
         mut event: Event,
@@ -90,8 +91,8 @@ impl Draft {
         write_texts(&mut out, b",", &[("doctype", Some(DOCTYPE))]);
         out.push(b',');
         let hash = out.len();
-        // A partial line is worse than none, so an error is returned. Values that are nested too deeply were
-        // already replaced, but this code does not rely on that.
+        // A partial line would be worse than an error. Values that are nested too deeply were already
+        // replaced by a mark, but this function does not rely on that.
         let deep = |field: &'static str| move |jcs::TooDeep| EventError::TooDeep(field);
         if let Some(input) = input {
             out.extend_from_slice(b"\"input\":");
@@ -135,7 +136,7 @@ impl Draft {
         self.text.len() + MAX_POSITION_BYTES
     }
 
-    /// Appends the line to `out`. Returns its hash.
+    /// Appends the complete line to `out`. Returns the hash of the line.
     pub(crate) fn write_line(
         &self,
         position: &LogPosition,
@@ -145,7 +146,7 @@ impl Draft {
     ) -> String {
         let start = out.len();
         out.extend_from_slice(&self.text[..self.hash]);
-        // The hash covers the line without `hash`, so it is inserted afterwards.
+        // The hash covers the line without its member `hash`, so that member is inserted afterwards.
         out.extend_from_slice(b"\"hash\":\"");
         let gap = out.len();
         out.resize(gap + 2 * algorithm.digest().output_len(), b'0');
@@ -172,7 +173,7 @@ impl Draft {
         hash
     }
 
-    /// Returns the buffer, to reuse its memory for another draft.
+    /// Returns the buffer, so that another draft can reuse its memory.
     pub(crate) fn into_buffer(self) -> Vec<u8> {
         self.text
     }
@@ -184,7 +185,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
 }
 
-/// Writes the text members that are present, in the given order.
+/// Writes the members of a list that have a text, in the given order.
 fn write_texts(out: &mut Vec<u8>, before: &[u8], members: &[(&str, Option<&str>)]) {
     let mut before = before;
     for (key, text) in members {
@@ -228,7 +229,7 @@ mod tests {
 
     #[track_caller]
     fn check(event: &Event, algorithm: Algorithm) {
-        // A reused buffer with old content.
+        // The buffer has old content.
         let buffer = b"{}".to_vec();
         let draft =
             Draft::with_buffer(buffer, event.clone(), &Redaction::default(), 1 << 20).expect("a draft");
@@ -237,7 +238,7 @@ mod tests {
         let hash = draft.write_line(&position, "2026-11-15T18:00:00.000Z", algorithm, &mut line);
         assert!(line.len() <= draft.len(), "{} > {}", line.len(), draft.len());
         let text = line.strip_suffix(b"\n").expect("a line");
-        // The simple writer must produce the same line.
+        // Inserting the position must lead to the same line as serializing the complete object.
         let mut value: Value = serde_json::from_slice(text).expect("JSON");
         assert_eq!(jcs::to_vec(&value).as_deref(), Ok(text), "{}", text.escape_ascii());
         assert_eq!(value.as_object_mut().and_then(|line| line.remove("hash")), Some(json!(hash)));
@@ -266,8 +267,8 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// At any nesting depth the line verifies, and values that are nested too deeply are replaced by a
-        /// mark.
+        /// At any nesting depth of a value, the line verifies. A value that is nested too deeply is replaced
+        /// by a mark.
         #[test]
         fn a_value_of_any_depth_becomes_a_line_that_verifies(
             levels in 115_usize..140,

@@ -1,4 +1,4 @@
-//! An entry of the log as read: the event and its position in the chain.
+//! An entry of the log as read from disk: an event and its position in the chain.
 
 use ring::digest;
 use serde::{Deserialize, Serialize};
@@ -21,7 +21,8 @@ pub struct Entry {
     pub doctype: String,
     /// Number of the entry. The first is 0, and there are no gaps.
     pub seq: u64,
-    /// Time of writing, in UTC. Never earlier than the previous entry, even if the clock was set back.
+    /// Time of writing, in UTC. Never earlier than the time of the previous entry, even if the clock was set
+    /// back.
     pub ts: String,
     pub actor: Actor,
     pub action: String,
@@ -32,20 +33,20 @@ pub struct Entry {
     pub output: Option<Map<String, Value>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<PolicyRef>,
-    /// Signature files that the event relies on.
+    /// Paths of signature files that the event relies on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub signatures: Vec<String>,
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub metadata: Map<String, Value>,
-    /// The hash of the previous entry, or [`GENESIS`].
+    /// Hash of the previous entry, or [`GENESIS`] in the first entry.
     pub prev_hash: String,
-    /// Covers the entry without this field.
+    /// Hash of the entry without this field.
     pub hash: String,
     #[serde(default)]
     pub hash_alg: Algorithm,
 }
 
-/// A hash algorithm.
+/// Hash algorithm of an entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Algorithm {
@@ -55,7 +56,7 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// Returns the name of the algorithm in the log.
+    /// Returns the name of the algorithm, as entries contain it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Sha256 => "sha256",
@@ -77,12 +78,12 @@ impl Entry {
         self.metadata.get("aip44")?.get(key)
     }
 
-    /// Returns the session of the event.
+    /// Returns the id of the event's session.
     pub fn session(&self) -> Option<&str> {
         self.text_member("session", "session")
     }
 
-    /// Returns the tool of the event.
+    /// Returns the name of the event's tool.
     pub fn tool(&self) -> Option<&str> {
         self.text_member("tool", "tool")
     }
@@ -92,8 +93,8 @@ impl Entry {
         self.policy.as_ref().and_then(|policy| policy.decision)
     }
 
-    /// Returns this text member of `metadata.aip44`. If it is missing, returns the subject if it is of this
-    /// kind.
+    /// Returns this text member of `metadata.aip44`. If the member is missing, returns the subject of the
+    /// event if the subject is of this kind.
     fn text_member(&self, key: &str, kind: &str) -> Option<&str> {
         let subject = || self.subject.reference.as_deref().filter(|_| self.subject.kind == kind);
         self.aip44(key).and_then(Value::as_str).or_else(subject)

@@ -1,4 +1,4 @@
-//! An event to log, and the limits it must keep.
+//! An event to log, and the limits of its fields.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,8 +12,8 @@ use crate::secret::{self, reason};
 
 pub const MAX_DEPTH: usize = 128;
 
-/// Bound for the nesting depth of `input`, `output` and `metadata`. Many JSON readers stop at 127 levels. The
-/// line takes one of them, and the mark of a removed value another.
+/// Maximum nesting depth of `input`, `output` and `metadata`. Many JSON readers stop at 127 levels. The line
+/// is one level, and the mark of a removed value is another.
 const MAX_VALUE_DEPTH: usize = 125;
 
 /// The largest integer that all JSON readers represent exactly.
@@ -23,17 +23,17 @@ const MAX_SAFE_INTEGER: u64 = (1 << 53) - 1;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Event {
     pub actor: Actor,
-    /// Lower-case words with dots between them, such as `tool.call`.
+    /// Name of the event: lower-case words with dots between them, such as `tool.call`.
     pub action: String,
     pub subject: Subject,
-    /// A value that is not an object is logged as `{"value": …}`.
+    /// Input of the action. A value that is not an object is logged as `{"value": …}`.
     pub input: Option<Value>,
-    /// A value that is not an object is logged as `{"value": …}`.
+    /// Output of the action. A value that is not an object is logged as `{"value": …}`.
     pub output: Option<Value>,
     pub policy: Option<PolicyRef>,
-    /// Signature files that the event relies on.
+    /// Paths of signature files that the event relies on.
     pub signatures: Vec<String>,
-    /// Facts from a gate, logged as `metadata.aip44`. They replace members of that object with equal names.
+    /// Facts from a gate, logged in `metadata.aip44`. A fact replaces a member with the same name.
     pub facts: Facts,
     pub metadata: Map<String, Value>,
 }
@@ -41,9 +41,9 @@ pub struct Event {
 /// The actor of an event.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Actor {
-    /// For example `operator:notes`. At most 256 characters.
+    /// Id of the actor, such as `operator:notes`. At most 256 characters.
     pub id: String,
-    /// For example `operator`. At most 64 characters.
+    /// Role of the actor, such as `operator`. At most 64 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
 }
@@ -51,12 +51,12 @@ pub struct Actor {
 /// The subject of an event.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Subject {
-    /// For example `tool` or `session`. At most 32 characters.
+    /// Kind of the subject, such as `tool` or `session`. At most 32 characters.
     pub kind: String,
-    /// At most 256 characters.
+    /// Id of the subject. At most 256 characters.
     #[serde(rename = "ref", default, skip_serializing_if = "Option::is_none")]
     pub reference: Option<String>,
-    /// At most 1,024 characters.
+    /// Path of the subject. At most 1,024 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
 }
@@ -77,16 +77,16 @@ pub struct PolicyRef {
 pub enum LoggedDecision {
     Allow,
     Deny,
-    /// Allowed only after an approval is signed.
+    /// The action needs a signed approval.
     RequireApproval,
-    /// The decision is made elsewhere.
+    /// Another approver decides.
     Escalate,
 }
 
 impl LoggedDecision {
     pub const ALL: [Self; 4] = [Self::Allow, Self::Deny, Self::RequireApproval, Self::Escalate];
 
-    /// Returns the name of the decision in the log.
+    /// Returns the name of the decision, as entries contain it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Allow => "allow",
@@ -111,7 +111,7 @@ impl FromStr for LoggedDecision {
     }
 }
 
-/// The error for an unknown name of a decision.
+/// Error: no decision has this name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("it is not one of allow, deny, require-approval, escalate")]
 pub struct UnknownDecision;
@@ -181,8 +181,8 @@ pub(crate) fn truncate_value(event: &mut Event) -> bool {
 
 /// Changes a value so that every reader sees the same value. Integers that some readers round become texts,
 /// because a wrong digit in an amount or id would be a false record. A value that is nested too deeply is
-/// replaced by a mark: a peer must not be able to keep a call out of the log by such a value. The result
-/// leaves room for one more level.
+/// replaced by a mark, so that a peer cannot keep a call out of the log by deep nesting. The result leaves
+/// room for one more level.
 pub(crate) fn make_exact(value: &mut Value) {
     normalize(value, 0);
 }
@@ -206,7 +206,7 @@ fn normalize(value: &mut Value, depth: usize) {
 }
 
 fn check_length(field: &'static str, text: &str, limit: usize) -> Result<(), EventError> {
-    // The number of bytes is an upper bound of the number of characters, and cheaper to get.
+    // The number of bytes is an upper bound of the number of characters, and is known without counting.
     if text.len() <= limit {
         return Ok(());
     }

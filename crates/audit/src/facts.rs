@@ -1,4 +1,4 @@
-//! Facts from a gate about an event, in a form that is fast to create.
+//! Facts from a gate about an event. Creating them is faster than creating a JSON object.
 
 use std::borrow::Cow;
 
@@ -8,14 +8,14 @@ use crate::jcs;
 
 pub(crate) const AIP44: &str = "aip44";
 
-/// Initial capacity. Most events have fewer facts.
+/// Initial capacity of the list. Most events have fewer facts.
 const TYPICAL_FACTS: usize = 12;
 
 /// One value under `metadata.aip44`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Fact {
     Text(Cow<'static, str>),
-    /// A number that every reader represents exactly.
+    /// A number that every JSON reader represents exactly.
     Number(u32),
     Value(Box<Value>),
     /// A value with texts that the peer wrote or that were made of them. The secrets of the event's input and
@@ -64,10 +64,10 @@ impl From<Value> for Fact {
     }
 }
 
-/// The facts under `metadata.aip44`, by name. Inserting a name again replaces its fact.
+/// Facts of an event by name, logged in `metadata.aip44`. Inserting a name again replaces its fact.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Facts(
-    /// In the order in which they will be written.
+    /// Names and facts in the order in which they are written.
     Vec<(&'static str, Fact)>,
 );
 
@@ -205,7 +205,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(512))]
 
-        /// The line equals that of an event that has the facts in its metadata.
+        /// An event with facts has the same line as an event with the facts in its metadata.
         #[test]
         fn facts_are_written_like_metadata(
             facts in prop::collection::vec(

@@ -1,4 +1,4 @@
-//! The files of a log, opened at one moment.
+//! The files of a log, all opened at the same time.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
@@ -11,7 +11,7 @@ use rustix::fs::OFlags;
 use crate::segment::LogFileNames;
 use crate::verify::Source;
 
-/// Timeout of a reader that waits for a write to end.
+/// Maximum time for which a reader waits until a write has ended.
 const READ_LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The files of a log in order: the sealed ones, then the active one.
@@ -47,7 +47,7 @@ impl Files {
         }
         match open_segment(&directory, names.current().to_owned(), None) {
             Ok(part) => parts.push(part),
-            // The active file is missing for a moment after it was sealed.
+            // After the active file was sealed, it is missing for a moment.
             Err(error) if error.kind() == io::ErrorKind::NotFound && !parts.is_empty() => {}
             Err(error) => return Err(error),
         }
@@ -88,7 +88,8 @@ fn open_segment(directory: &Path, name: String, first: Option<u64>) -> io::Resul
     Ok(SegmentFile { name, first, content, length: found.len() })
 }
 
-/// Opens a regular file for reading. Fails for other files: reading a pipe might block forever or never end.
+/// Opens a regular file for reading. Fails for other types of files: reading a pipe might block forever or
+/// never end.
 pub fn open_regular(path: &Path) -> io::Result<File> {
     let file =
         File::options().read(true).custom_flags(flags(OFlags::NONBLOCK | OFlags::NOCTTY)).open(path)?;
@@ -119,8 +120,8 @@ fn check_regular(file: File) -> io::Result<File> {
     }
 }
 
-/// Blocks writers while the returned file is open. Returns `None` if the lock cannot be used. Reading then
-/// continues without the lock.
+/// Takes the lock, so that no process writes while the returned file is open. Returns `None` if the lock
+/// cannot be taken; the log is then read without the lock.
 fn lock_for_reading(lock: &Path) -> Option<File> {
     let file = check_regular(lock_options(&mut File::options()).open(lock).ok()?).ok()?;
     let deadline = Instant::now() + READ_LOCK_TIMEOUT;

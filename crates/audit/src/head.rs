@@ -1,4 +1,5 @@
-//! The signed head of a log. If it is stored elsewhere, it reveals a truncated or rewritten log.
+//! The signed head of a log. A copy of the head that is stored elsewhere reveals if the log is truncated or
+//! rewritten later.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -10,7 +11,7 @@ use crate::key::{PublicKey, Signature, SignatureError, SigningKey};
 
 const DOCTYPE: &str = "head-pointer";
 
-/// The state of a log at one time. The hash of the first entry identifies the log, wherever it is stored.
+/// The state of a log at one time. The hash of the first entry identifies the log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Head {
@@ -41,7 +42,8 @@ pub struct SignedHead {
 }
 
 impl Head {
-    /// Creates the head of a log with `count` entries whose last one has this hash.
+    /// Creates the head of a log that has `count` entries. `hash` is the hash of the last entry, and `log` of
+    /// the first.
     pub fn new(log: impl Into<String>, count: u64, hash: impl Into<String>, now: Timestamp) -> Self {
         Self {
             schema: SCHEMA.to_owned(),
@@ -61,13 +63,13 @@ impl Head {
     }
 
     fn payload(&self) -> Value {
-        // Texts and numbers can always be serialized.
+        // A head contains only texts and numbers, so serializing it cannot fail.
         serde_json::to_value(self).unwrap_or_default()
     }
 }
 
 impl SignedHead {
-    /// Checks the signature with `key`, or with the key that the signature names.
+    /// Checks the signature with `key`. Without a `key`, uses the key that the signature names.
     pub fn verify(&self, key: Option<&PublicKey>) -> Result<(), SignatureError> {
         let key = key.unwrap_or(&self.signature.public_key_ref);
         key.verify(&self.head.payload(), &self.signature)

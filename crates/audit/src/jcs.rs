@@ -63,7 +63,7 @@ fn write_members(members: &Map<String, Value>, out: &mut Vec<u8>, depth: usize) 
         out.push(b':');
         write_at(member, out, depth + 1)
     };
-    // The order of a map depends on a feature of `serde_json` that another crate may enable.
+    // `serde_json` sorts maps unless another crate enables a feature that keeps the order of insertion.
     if members.keys().is_sorted_by(|one, other| by_utf16(one, other) == Ordering::Less) {
         members.iter().try_for_each(|(key, member)| write(key, member))?;
     } else {
@@ -75,9 +75,10 @@ fn write_members(members: &Map<String, Value>, out: &mut Vec<u8>, depth: usize) 
     Ok(())
 }
 
-/// Compares keys by their UTF-16 code units, which differs from the order of their bytes.
+/// Compares keys by their UTF-16 code units. Their order differs from the order of the UTF-8 bytes.
 pub(crate) fn by_utf16(one: &str, other: &str) -> Ordering {
-    // The first different byte decides. The orders differ only if one of the two bytes is at least this one.
+    // The first different byte decides about the order. UTF-8 and UTF-16 agree if both bytes are below this
+    // byte.
     const ELSEWHERE: u8 = 0xee;
     match one.bytes().zip(other.bytes()).find(|(one, other)| one != other) {
         None => one.len().cmp(&other.len()),
@@ -90,7 +91,7 @@ fn write_number(number: &Number, out: &mut Vec<u8>) {
     match number.as_i64() {
         Some(integer) if integer.unsigned_abs() < 1 << 53 => write_integer(integer, out),
         _ => {
-            // JSON numbers are always finite.
+            // Numbers in JSON are always finite.
             let number = number.as_f64().unwrap_or_default();
             out.extend_from_slice(ryu_js::Buffer::new().format(number).as_bytes());
         }
@@ -107,7 +108,7 @@ pub(crate) fn write_integer(integer: i64, out: &mut Vec<u8>) {
 pub(crate) fn write_text(text: &str, out: &mut Vec<u8>) {
     out.push(b'"');
     let bytes = text.as_bytes();
-    // Most texts need no escapes, which is found quickly.
+    // Fast path: most texts need no escapes.
     let is_special = |byte: &u8| *byte < 0x20 || *byte == b'"' || *byte == b'\\';
     if !bytes.iter().fold(false, |found, byte| found | is_special(byte)) {
         out.extend_from_slice(bytes);

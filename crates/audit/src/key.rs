@@ -19,24 +19,24 @@ use crate::secret::Secret;
 pub use file::{KeyFileError, read_public, read_signing, write_new};
 
 const ALGORITHM: &str = "Ed25519";
-/// The bytes before an Ed25519 key in a `did:key`.
+/// Prefix of an Ed25519 key in a `did:key`.
 const MULTICODEC_PREFIX: [u8; 2] = [0xed, 0x01];
-/// The bytes before the 32 bytes of a private key in PKCS #8.
+/// Bytes before the 32 bytes of the private key in PKCS #8.
 const PKCS8_PREFIX: [u8; 16] = [0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, 0x20];
-/// The bytes before the 32 bytes of a public key in a SubjectPublicKeyInfo.
+/// Bytes before the 32 bytes of the public key in a SubjectPublicKeyInfo.
 const SPKI_PREFIX: [u8; 12] = [0x30, 0x2a, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 3, 0x21, 0];
 
-/// A private key. It is never displayed.
+/// An Ed25519 private key. `Debug` does not show it.
 pub struct SigningKey {
     pair: Ed25519KeyPair,
     text: Secret,
 }
 
-/// A public key. It is displayed as a `did:key`.
+/// An Ed25519 public key. It is displayed as a `did:key`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PublicKey([u8; 32]);
 
-/// A signature, as stored in documents.
+/// An Ed25519 signature with the key that made it, as documents contain it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Signature {
@@ -63,7 +63,7 @@ pub enum SignatureError {
     /// The signature was made with another key.
     #[error("it was signed with another key")]
     OtherKey,
-    /// The signature is for other content, or is damaged.
+    /// The signature is for another content, or is damaged.
     #[error("the signature does not match the content")]
     Wrong,
 }
@@ -172,7 +172,7 @@ impl<'de> Deserialize<'de> for PublicKey {
     }
 }
 
-/// Decodes the content between the first and the last line of PEM.
+/// Decodes the content of a PEM text with this title.
 fn pem(text: &str, title: &str) -> Option<Vec<u8>> {
     let body = text.trim().strip_prefix(&format!("-----BEGIN {title}-----"))?;
     let body = body.strip_suffix(&format!("-----END {title}-----"))?;
@@ -185,7 +185,7 @@ mod tests {
 
     use super::*;
 
-    /// The first test vector of RFC 8032.
+    /// The key of the first test vector of RFC 8032.
     fn rfc8032() -> SigningKey {
         let seed = "9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60";
         let seed: Vec<u8> = (0..32)
@@ -229,7 +229,7 @@ mod tests {
         assert_eq!(key.public().verify(&json!({"a": "é", "b": 1.0}), &signature), Ok(()));
         assert_eq!(key.public().verify(&json!({"a": "é", "b": 2}), &signature), Err(SignatureError::Wrong));
         assert_eq!(other.public().verify(&payload, &signature), Err(SignatureError::OtherKey));
-        // The signature names the other key, but was not made with it.
+        // The signature names the other key, but was made with this one.
         let claimed = Signature { public_key_ref: other.public(), ..signature.clone() };
         assert_eq!(other.public().verify(&payload, &claimed), Err(SignatureError::Wrong));
         let damaged = Signature { value: signature.value.to_ascii_lowercase(), ..signature };

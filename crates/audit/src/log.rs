@@ -1,4 +1,4 @@
-//! The log as callers use it: they append events, and get a receipt once an entry is on disk.
+//! The log for writers. They append events, and get a receipt once an entry is on disk.
 
 mod append;
 mod commit;
@@ -29,22 +29,23 @@ use crate::segment::LogFileNames;
 pub use append::Append;
 pub use error::{AppendError, OpenError};
 
-/// Function that the writer thread calls after each commit. The argument is the error, if the commit failed.
+/// Function that the writer thread calls after each commit. The argument is `None` after a success, and the
+/// error after a failure.
 pub type CommitObserver = Arc<dyn Fn(Option<&AppendError>) + Send + Sync>;
 
 /// Options of a log.
 #[derive(Clone)]
 pub struct LogOptions {
-    /// Minimum interval between two group commits. An event after a longer pause is written at once.
+    /// Minimum interval between two group commits. An event after a longer pause is written immediately.
     pub window: Duration,
-    /// Bound for the bytes of events that wait to be written.
+    /// Maximum size of all events that wait to be written.
     pub queue_bytes: usize,
     pub max_line: usize,
-    /// Bound for the bytes of one write. A longer line is written alone.
+    /// Maximum size of one write. A longer line is written alone.
     pub max_commit: usize,
-    /// Length in bytes at which a file is sealed.
+    /// Size at which the active file is sealed, in bytes.
     pub segment_bytes: u64,
-    /// Timeout of a wait for other writing processes.
+    /// Maximum time to wait while other processes write.
     pub lock_timeout: Duration,
     pub algorithm: Algorithm,
     pub redaction: Redaction,
@@ -69,7 +70,7 @@ impl Default for LogOptions {
     }
 }
 
-/// The position of an entry.
+/// The position of a written entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Receipt {
     pub seq: u64,
@@ -89,8 +90,7 @@ struct Shared {
 
 impl Log {
     /// Verifies and opens the log whose active file has this path, and starts the writer thread. If a crash
-    /// left a part of an unacknowledged line, that part is removed and a note is logged. Any other damage is
-    /// an error.
+    /// left part of an unacknowledged line, removes that part and logs a note. Any other damage is an error.
     pub fn open(path: &Path, options: LogOptions) -> Result<Self, OpenError> {
         let (directory, names) = files::resolve(path)?;
         let disk = SystemDirectory::open(&directory, &names.lock())?;
@@ -117,7 +117,7 @@ impl Log {
         queue.set_tip(committer.tip());
         let jobs = Arc::clone(&queue);
         let thread = std::thread::Builder::new().name("narrows-audit".into()).spawn(move || {
-            // If this thread ends for any reason, waiting callers get an error.
+            // When the writer thread ends for any reason, callers that wait get an error.
             let jobs = queue::CloseOnDrop(jobs);
             while let Some(batch) = jobs.0.next_batch(window) {
                 jobs.0.settle(batch, |drafts| {
@@ -133,8 +133,8 @@ impl Log {
         Ok(Self(Arc::new(Shared { queue, redaction, max_line, thread })))
     }
 
-    /// Logs an event. If the queue has room, the position of the event in the order is fixed at once,
-    /// otherwise when the future is awaited. Dropping the future does not cancel a queued event.
+    /// Logs an event. Fixes the position of the event in the log at once if the queue has room, otherwise
+    /// when the future is awaited. Dropping the future does not cancel a queued event.
     pub fn append(&self, event: Event) -> Append {
         match Draft::with_buffer(self.0.queue.take_buffer(), event, &self.0.redaction, self.0.max_line) {
             Ok(draft) => self.0.queue.append(draft),
@@ -142,7 +142,7 @@ impl Log {
         }
     }
 
-    /// Returns the last entry on disk that this process knows.
+    /// Returns the last entry that this process knows to be on disk.
     pub fn tip(&self) -> Option<Receipt> {
         self.0.queue.tip()
     }
@@ -152,7 +152,7 @@ impl Log {
         self.0.queue.close();
         let thread = lock(&self.0.thread).take();
         if let Some(thread) = thread {
-            // The thread ends when no event is left. If it panicked, the callers got an error.
+            // The writer thread ends when no event is left. If it panicked, its callers got an error.
             let _ = thread.join();
         }
     }

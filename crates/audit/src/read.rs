@@ -1,4 +1,4 @@
-//! Reads a log from its first entry on, and follows it as it grows.
+//! Reads a log from its first entry on. Can wait for entries that are appended later.
 
 mod since;
 
@@ -17,7 +17,7 @@ use crate::segment::LogFileNames;
 
 const MAX_LINE_BYTES: u64 = 64 << 20;
 
-/// Initial and maximum pause of a reader that follows a log.
+/// Initial and maximum pause between two reads at the end of the log.
 const FOLLOW_PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
 
 /// Selects entries that meet all conditions. A condition that is `None` is met by every entry.
@@ -26,7 +26,7 @@ pub struct Filter {
     pub session: Option<String>,
     pub tool: Option<String>,
     pub decision: Option<LoggedDecision>,
-    /// The line must contain this text. Other lines are not parsed.
+    /// Text that the line must contain. A line without it is not parsed, which saves time.
     pub text: Option<&'static str>,
 }
 
@@ -56,7 +56,7 @@ pub enum ReadError {
     },
 }
 
-/// Reads entries in order, without verifying them.
+/// Reads the entries of a log in order, without verifying the chain.
 #[derive(Debug)]
 pub struct LogReader {
     directory: PathBuf,
@@ -70,9 +70,9 @@ pub struct LogReader {
 struct OpenSegment {
     name: String,
     file: BufReader<File>,
-    /// Number of the first entry of the file.
+    /// Number of the first entry in the current file.
     first: u64,
-    /// Offset of the next line.
+    /// Offset of the next line in the current file.
     offset: u64,
     lines: u64,
 }
@@ -85,7 +85,7 @@ impl LogReader {
         let mut reader = Self { directory, names, filter, open: None, next: 0 };
         reader.next_segment()?;
         if reader.open.is_none() {
-            // No file of the log exists. Returns the error of the operating system.
+            // No file of the log exists, so this call returns the error of the operating system.
             files::open_regular(path).map_err(told)?;
         }
         Ok(reader)
@@ -95,7 +95,7 @@ impl LogReader {
     pub fn next_entry(&mut self) -> Result<Option<Entry>, ReadError> {
         loop {
             if let Some(entry) = self.read_line()? {
-                // Entries are numbered without gaps.
+                // Entries are numbered without gaps, so counting lines is enough.
                 self.next += 1;
                 if let Some(entry) = entry.filter(|entry| self.filter.matches(entry)) {
                     return Ok(Some(entry));
@@ -118,7 +118,8 @@ impl LogReader {
         }
     }
 
-    /// Reads the next complete line of the file. An entry that the filter cannot select is not parsed.
+    /// Reads the next complete line of the current file. The inner value is `None` if the filter does not
+    /// select the line.
     fn read_line(&mut self) -> Result<Option<Option<Entry>>, ReadError> {
         let Some(open) = &mut self.open else { return Ok(None) };
         let OpenSegment { name, file, offset, lines, .. } = open;
@@ -127,7 +128,7 @@ impl LogReader {
         let failed = |source| ReadError::Io { segment: name.clone(), source };
         read.map_err(failed)?;
         if line.pop() != Some(b'\n') {
-            // The line is incomplete, so the next read starts again at its beginning.
+            // The line is incomplete. The next read starts again at the beginning of the line.
             file.seek(SeekFrom::Start(*offset)).map_err(failed)?;
             return Ok(None);
         }
@@ -142,15 +143,15 @@ impl LogReader {
         Ok(Some(Some(entry)))
     }
 
-    /// Opens the file in which the log continues. Returns `false` if there is none, or if that is the current
-    /// file.
+    /// Opens the file in which the log continues. Returns `false` if the log continues in the current file or
+    /// ends with it.
     fn next_segment(&mut self) -> Result<bool, ReadError> {
         let shown = self.directory.display().to_string();
         let failed = |source| ReadError::Io { segment: shown.clone(), source };
         let names = files::list_names(&self.directory).map_err(failed)?;
         let sealed = self.names.sealed_among(names);
-        // The next entry is in the last file that begins at or before it, unless that file was already read
-        // completely.
+        // The next entry is in the last file that begins at or before it. But if the current file was read to
+        // its end, the next entry is in a later file.
         let found = sealed.into_iter().rev().find(|(first, _)| *first <= self.next);
         let current = self.directory.join(self.names.current());
         match (&self.open, found) {
@@ -163,8 +164,8 @@ impl LogReader {
                 let (first, name, offset, whole) = (open.first, open.name.clone(), open.offset, self.next);
                 let growing = name == self.names.current();
                 match found {
-                    // The current file was the active one. It was sealed under another name, perhaps with
-                    // more entries.
+                    // The current file was the active file. It was sealed since then, perhaps with more
+                    // entries, and has another name now.
                     Some((sealed, sealed_name)) if growing && sealed == first && !self.is_open(&current) => {
                         self.open_segment(sealed, sealed_name, offset).map(|()| true)
                     }
@@ -180,7 +181,7 @@ impl LogReader {
         }
     }
 
-    /// Returns `true` if the current file is the one at this path.
+    /// Returns `true` if the current file is the file at this path.
     fn is_open(&self, path: &Path) -> bool {
         let id = |found: std::fs::Metadata| (found.dev(), found.ino());
         let ours = self.open.as_ref().and_then(|open| open.file.get_ref().metadata().ok()).map(id);

@@ -1,7 +1,8 @@
-//! Removes secrets from an event before any other code sees it. Secrets are recognized by name, by form, and
-//! by value.
+//! Removes secrets from an event before any other code sees the event. Secrets are recognized by name, by
+//! form, and by value.
 //!
-//! Only the secret part of a text is removed, so that its author cannot hide the rest.
+//! Only the secret part of a text is removed. The author of a text must not be able to hide the rest of the
+//! text from readers of the log.
 
 mod argument;
 mod decode;
@@ -37,10 +38,10 @@ use token_patterns::{ByteClasses, Tokens};
 
 const PLACEHOLDER: &str = "[redacted]";
 
-/// A member that contains a digest of the members beside it.
+/// Member that contains a digest of the members beside it.
 const DIGEST_KEY: &str = "sha256";
 
-/// Bound for the further passes over a text with a secret.
+/// Maximum number of further passes over a text that contains a secret.
 const ROUNDS: usize = 8;
 
 /// Rules that define secrets. The default knows common names and tokens; a caller can add others.
@@ -49,12 +50,12 @@ pub struct Redaction {
     names: SecretNames,
     tokens: Tokens,
     known: Vec<Secret>,
-    /// For each byte, the forms of secrets that it can be a part of.
+    /// For each byte, which forms of secrets can contain the byte.
     byte_classes: ByteClasses,
-    /// Minimum length in bytes of a secret that is not known by value.
+    /// Length of the shortest text, in bytes, that can be a secret by its form.
     shortest: usize,
-    /// Bound for the further passes over a text with a secret. Removing a secret may make another part look
-    /// like a secret, but rarely twice.
+    /// Maximum number of further passes over a text that contains a secret. Removing one secret may make
+    /// another part look like a secret, but rarely twice.
     rounds: usize,
 }
 
@@ -83,14 +84,14 @@ impl Default for Redaction {
 }
 
 impl Redaction {
-    /// Adds the ending of a name whose value is a secret. Case and separators are ignored.
+    /// Adds the ending of a name: the value of every such name is a secret. Case and separators are ignored.
     #[must_use]
     pub fn name(mut self, name: &str) -> Self {
         self.names.add(name);
         self
     }
 
-    /// Adds tokens that start with this prefix, followed by at least `least` characters.
+    /// Adds a token format: the prefix `start`, followed by at least `least` characters.
     #[must_use]
     pub fn token(mut self, start: &str, least: usize) -> Self {
         if self.begin(start, least) {
@@ -112,14 +113,14 @@ impl Redaction {
     /// Adds a known secret value.
     #[must_use]
     pub fn known(mut self, secret: Secret) -> Self {
-        // An empty value would match at every position.
+        // An empty secret would match everywhere.
         if !secret.expose().is_empty() {
             self.known.push(secret);
         }
         self
     }
 
-    /// Searches a text only once, for callers that only ask if it contains a secret.
+    /// Limits the search to one pass. That is enough for callers that only ask if a text contains a secret.
     #[must_use]
     pub fn for_search(mut self) -> Self {
         self.rounds = 0;
@@ -131,13 +132,13 @@ impl Redaction {
         self.find(text).is_some()
     }
 
-    /// Returns `true` if a value contains a secret, in a text or as a member with a secret name.
+    /// Returns `true` if a value contains a secret: within a text, or as a member whose name marks a secret.
     pub fn is_in(&self, mut value: Value) -> bool {
         self.value(&mut value)
     }
 
-    /// Redacts an event. Its values may be nested one level less deeply than written values, because the mark
-    /// of a removed text is one level deeper than the text.
+    /// Redacts an event. The mark of a removed text is an object, and one level deeper than the text. So the
+    /// values of the event may be nested one level less deeply than the format allows.
     #[cfg(test)]
     pub(crate) fn clean(&self, event: &mut Event) {
         self.clean_values(event);
@@ -184,7 +185,7 @@ impl Redaction {
         !has_labels && leaves_name(AIP44) && facts.iter().all(leaves)
     }
 
-    /// Redacts a value. Returns `true` if a part of it was removed, now or earlier.
+    /// Redacts a value. Returns `true` if a part of the value is removed, by this call or an earlier one.
     fn value(&self, value: &mut Value) -> bool {
         match value {
             Value::String(text) => {
@@ -215,7 +216,8 @@ impl Redaction {
                 }
                 is_header = self.is_header(text);
                 let (begin, takes) = reader.step(text, |name| self.names.classify(name))?;
-                // The whole argument is the value. So it is removed even if it does not look like a secret.
+                // The option before names a secret, and the whole argument is its value. So even an ordinary
+                // word is removed.
                 let takes = if takes == SecretPart::Named { SecretPart::Value } else { takes };
                 let begin = begin + argument::secret_of(text.as_bytes().get(begin..)?, takes)?;
                 let shown = text.get(..begin).filter(|_| begin < text.len())?;
@@ -234,7 +236,7 @@ impl Redaction {
         is_hidden
     }
 
-    /// Redacts a list that consists of a name and its value: `["X-Api-Key", "…"]`.
+    /// Redacts a list of a name and its value: `["X-Api-Key", "…"]`.
     fn pair(&self, items: &mut [Value]) -> bool {
         let [Value::String(name), value] = items else { return false };
         let is_text = value.as_str().is_some_and(|text| {
@@ -247,7 +249,7 @@ impl Redaction {
         is_secret
     }
 
-    /// Returns `true` if this is the name of a header whose value is a secret: `X-Api-Key`.
+    /// Returns `true` if this is the name of a header with a secret value: `X-Api-Key`.
     fn is_header(&self, text: &str) -> bool {
         let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
         let is_one =
@@ -259,7 +261,7 @@ impl Redaction {
             && self.is_name(text)
     }
 
-    /// Redacts the text in a mark again. It stays a text, so that marks are not nested.
+    /// Redacts the text in an existing mark again. The result is a text, so that marks are not nested.
     fn mark_text(&self, members: &mut Map<String, Value>) -> bool {
         let is_mark = member(members, "$redacted") == Some(&Value::Bool(true))
             && members.keys().all(|key| matches!(&**key, "$redacted" | "reason" | "text"));
@@ -274,8 +276,8 @@ impl Redaction {
         }
     }
 
-    /// Returns the strongest label among the members of an object. A label says that the value beside it is a
-    /// secret.
+    /// Returns the strongest label among the members of an object. A label is a member that says that a value
+    /// beside it is a secret.
     fn label(&self, members: &Map<String, Value>) -> Option<Label> {
         if !members.keys().any(|key| object::is_value_key(key)) {
             return None;
@@ -291,7 +293,7 @@ impl Redaction {
             return true;
         }
         let mut is_hidden = member(members, "$redacted") == Some(&Value::Bool(true));
-        // Member names that contain a secret. There are usually none.
+        // Member names that contain a secret themselves. Usually there are none.
         let speaking: Vec<String> = members.keys().filter(|key| self.is_secret(key)).cloned().collect();
         for (index, key) in speaking.into_iter().enumerate() {
             if let (Some(value), Some(hidden)) = (members.remove(&key), self.hide(&key)) {
@@ -299,7 +301,7 @@ impl Redaction {
                 is_hidden = true;
             }
         }
-        // Lists of headers and variables have this form: `{"name": "Authorization", "value": "…"}`.
+        // Lists of headers and variables have members of the form `{"name": "Authorization", "value": "…"}`.
         let label = self.label(members);
         let program =
             ["command", "program", "cmd", "bin"].iter().find_map(|key| member(members, key)?.as_str());
@@ -350,14 +352,14 @@ impl Redaction {
                 (value, None) => self.value(value),
             };
         }
-        // A digest of the whole value would allow to verify guesses of the removed part.
+        // A digest of the complete value would allow to verify guesses of the removed part.
         if is_hidden && let Some(digest) = members.get_mut(DIGEST_KEY).filter(|digest| digest.is_string()) {
             *digest = mark(reason::DIGEST);
         }
         is_hidden
     }
 
-    /// Redacts all texts of a value that can be tokens. Numbers cannot be tokens.
+    /// Redacts all texts of a value that may be generated tokens. A number cannot be a token.
     fn texts(&self, value: &mut Value) -> bool {
         match value {
             Value::String(text) if text.len() >= 8 && !text.contains(char::is_whitespace) => {
@@ -377,12 +379,12 @@ impl Redaction {
         self.names.classify(name).is_some_and(NamedValueKind::is_secret)
     }
 
-    /// Returns a text without its secrets. Returns `None` if it has none.
+    /// Returns a text without its secrets. Returns `None` if the text has no secrets.
     fn hide(&self, text: &str) -> Option<Hidden> {
         self.find(text).map(|found| Hidden::from(self, &found.text(text), found.reason))
     }
 
-    /// Returns the positions of the secrets in a text. Returns `None` if there are none.
+    /// Returns the positions of the secrets in a text. Returns `None` if the text has no secrets.
     fn find(&self, text: &str) -> Option<Found> {
         let mut places = self.known_places(text);
         let reason = if places.is_empty() { reason::TOKEN } else { reason::KNOWN };
@@ -394,7 +396,7 @@ impl Redaction {
                 places
             }));
         }
-        // Leaves out placeholders of earlier redactions.
+        // Placeholders of an earlier redaction are not secrets.
         places.retain(|place| &text[place.clone()] != PLACEHOLDER);
         places.sort_unstable_by_key(|place| place.start);
         (!places.is_empty()).then_some(Found { places, reason })
@@ -405,13 +407,14 @@ impl Redaction {
         known.map(|(at, known)| at..at + known.len()).collect()
     }
 
-    /// Finds the secrets of a text, on single lines and over several lines.
+    /// Finds the secrets of a text, whether they are on one line or span several lines.
     fn find_laid_out(&self, text: &str, places: &mut Vec<Range<usize>>) {
         self.find_plain(text, places);
         places.extend(layout::find_joined(text, |joined, places| self.find_plain(joined, places)));
     }
 
-    /// Finds the secrets of a text as it is written. Only searches for forms that its characters allow.
+    /// Finds the secrets of a text without joining its lines. Only searches for forms that the characters of
+    /// the text allow.
     fn find_plain(&self, text: &str, places: &mut Vec<Range<usize>>) {
         let named = |name: &str| self.names.classify(name);
         let (signs, has_options) = token_patterns::tokens(text, &self.tokens, &self.byte_classes, places);
@@ -470,7 +473,7 @@ struct Hidden {
 }
 
 impl Hidden {
-    /// Redacts a text until it no longer changes, so that redaction is idempotent.
+    /// Redacts a text until nothing changes, so that another redaction does not change the result.
     fn from(redaction: &Redaction, text: &str, reason: &'static str) -> Self {
         let mut text = text.to_owned();
         for _ in 0..redaction.rounds {
@@ -480,8 +483,8 @@ impl Hidden {
         Self { text, reason }
     }
 
-    /// Returns the mark that replaces the text. A reader can tell it from an ordinary text that contains the
-    /// placeholder.
+    /// Returns the mark that replaces the text: an object, which a reader can tell from a text that contains
+    /// the placeholder.
     fn value(self) -> Value {
         let mut mark = mark(self.reason);
         if self.text != PLACEHOLDER {
@@ -491,7 +494,7 @@ impl Hidden {
     }
 }
 
-/// Hides all texts and numbers of a value. Returns `true` if there are any.
+/// Hides all texts and numbers of a value. Returns `true` if the value contains any.
 fn hide_all(value: &mut Value) -> bool {
     match value {
         Value::Null | Value::Bool(_) => false,

@@ -15,12 +15,12 @@ pub(crate) mod reason {
     pub(crate) const DEPTH: &str = "nested too deeply";
 }
 
-/// Returns the mark that replaces a value in the log.
+/// Returns the mark that replaces a secret value in the log.
 pub(crate) fn mark(reason: &str) -> Value {
     json!({"$redacted": true, "reason": reason})
 }
 
-/// A secret value. It is serialized as the mark that replaces it in the log. Its memory is cleared on drop.
+/// A secret value. It is serialized as a mark instead of its text. Its memory is cleared on drop.
 #[derive(Clone)]
 pub struct Secret(narrows_base::Secret);
 

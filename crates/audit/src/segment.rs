@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-/// Returns `true` if `name` is a file of the log with the active file `log`, in the same directory.
+/// Returns `true` if `name` is a file of the log whose active file is `log`.
 #[must_use]
 pub fn is_log_file(log: &Path, name: &str) -> bool {
     LogFileNames::from_path(log).is_some_and(|names| {
@@ -14,9 +14,9 @@ pub fn is_log_file(log: &Path, name: &str) -> bool {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LogFileNames {
     current: String,
-    /// Text before the number in the name of a sealed file.
+    /// Part of a sealed file's name before its number.
     stem: String,
-    /// Text after the number.
+    /// Part of a sealed file's name after its number.
     ending: String,
 }
 
@@ -35,12 +35,12 @@ impl LogFileNames {
         &self.current
     }
 
-    /// Returns the name of the lock file, which every writer locks.
+    /// Returns the name of the lock file, which a process locks before it writes.
     pub(crate) fn lock(&self) -> String {
         format!("{}.lock", self.current)
     }
 
-    /// Returns the name of a file that is being built by copying.
+    /// Returns the name of the copy that replaces a file after a failed sync, while the copy is made.
     pub(crate) fn sealing(&self) -> String {
         format!("{}.sealing", self.current)
     }
@@ -54,7 +54,7 @@ impl LogFileNames {
     pub(crate) fn first(&self, name: &str) -> Option<u64> {
         let digits = name.strip_prefix(&self.stem)?.strip_suffix(&self.ending)?;
         let number = digits.parse().ok()?;
-        // Each sealed file has exactly one valid name: other spellings of the number are refused.
+        // The number must be spelled in the usual form, so that a sealed file has only one valid name.
         (self.sealed(number) == name).then_some(number)
     }
 

@@ -1,6 +1,6 @@
 //! Verifies that a log is unchanged since it was written. Shares only types with the writer.
 //!
-//! The verifier works on bytes: a line either has exactly its canonical form, or is bad. Several threads
+//! The verifier works on bytes: a line is good only if it has exactly its canonical form. Several threads
 //! check pieces of the log. Afterwards, the ends of neighboring pieces are compared.
 
 mod canonical;
@@ -30,19 +30,19 @@ use crate::files::Files;
 use crate::head::Head;
 use crate::secret::Secret;
 
-/// Bound for the bytes at the end of a log that one interrupted write may leave unsynced.
+/// Maximum size of the data that one interrupted write may leave unsynced at the end of a log.
 const MAX_UNSYNCED_BYTES: u64 = 64 << 20;
 
 /// The kind of problem in a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VerifyProblem {
-    /// A line is malformed, or does not continue the line before it.
+    /// A line is malformed, or does not continue the previous line.
     Broken,
     Gap,
     Tampered,
     /// The last line is incomplete, as after a crash.
     TornTail,
-    /// The time of a line is before the time of the line before it.
+    /// The time of a line is earlier than that of the previous line.
     Clock,
     /// A line does not have its canonical form.
     NotCanonical,
@@ -51,7 +51,7 @@ pub enum VerifyProblem {
 }
 
 impl VerifyProblem {
-    /// Returns the name of the problem, for programs.
+    /// Returns a stable name of the problem, for programs.
     pub fn name(self) -> &'static str {
         match self {
             Self::Broken => "broken",
@@ -76,11 +76,11 @@ impl fmt::Display for VerifyProblem {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadLine {
     pub segment: String,
-    /// Number of the line in the file. The first is 1. 0 if a line is not known.
+    /// Number of the line in its file, beginning with 1. Or 0 if the problem is not in a line.
     pub line: u64,
-    /// Offset of the line in the file, in bytes.
+    /// Offset of the line in its file, in bytes.
     pub offset: u64,
-    /// The expected number of the entry.
+    /// Number that the entry should have.
     pub seq: u64,
     pub why: VerifyProblem,
     pub detail: String,
@@ -95,20 +95,20 @@ impl fmt::Display for BadLine {
 /// The form of lines that the verifier accepts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LineForm {
-    /// Canonical byte for byte, as this crate writes lines.
+    /// Only the canonical form, byte for byte, as this crate writes lines.
     #[default]
     Exact,
-    /// Any JSON whose canonical form matches the hash, for logs of other programs.
+    /// Any JSON whose canonical form matches the hash. Accepts logs of other programs.
     Any,
 }
 
-/// Options of the verification.
+/// Options for verifying a log.
 #[derive(Clone, Debug)]
 pub struct VerifyOptions {
     pub form: LineForm,
-    /// The secret of a log whose chain uses keyed hashes. `None`: the chain uses plain hashes.
+    /// Secret of a log with keyed hashes. `None` if the log has plain hashes.
     pub legacy: Option<Secret>,
-    /// A head that the log must contain. The caller must verify its signature.
+    /// Head that the log must contain. Its signature is not checked here.
     pub head: Option<Head>,
     pub threads: usize,
 }
@@ -157,7 +157,7 @@ pub fn log(path: &Path, options: &VerifyOptions) -> io::Result<Report> {
     Ok(report)
 }
 
-/// Compares a valid chain with a head that it should contain. Returns the problem, if there is one.
+/// Compares a valid log with a head. Returns the problem if the log does not contain the head.
 fn against(head: &Head, outcome: &Outcome, segment: String) -> Option<BadLine> {
     let (why, seq, detail) = match (outcome.found(0), outcome.found(head.seq)) {
         (Some(log), _) if log != head.log => {
@@ -172,15 +172,15 @@ fn against(head: &Head, outcome: &Outcome, segment: String) -> Option<BadLine> {
         }
         _ => return None,
     };
-    // The line number would depend on how the log was split into files, so only the entry number is reported.
+    // How a log is split into files can change, so only the entry number is reported.
     Some(BadLine { segment, line: 0, offset: 0, seq, why, detail })
 }
 
-/// A file of a log, or a replacement for one.
+/// A file of a log, or data that stands for one.
 pub(crate) trait Source: Sync {
     /// Returns the name of the file.
     fn name(&self) -> &str;
-    /// Returns the number of its first entry. `None` if the name does not contain one.
+    /// Returns the number of the source's first entry. `None` if the name does not contain a number.
     fn first(&self) -> Option<u64>;
     /// Returns the number of bytes to verify.
     fn length(&self) -> u64;
@@ -188,7 +188,7 @@ pub(crate) trait Source: Sync {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize>;
 }
 
-/// The end of a chain, which the next line must continue.
+/// The end of a verified chain, which the next line must continue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ChainEnd {
     pub(crate) next: u64,
@@ -197,7 +197,7 @@ pub(crate) struct ChainEnd {
     pub(crate) ts: Option<i128>,
 }
 
-/// Start of the verification, after the part that is already verified.
+/// Where the verification starts: after the part that is already verified.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Start {
     pub(crate) chain_end: ChainEnd,
@@ -216,13 +216,13 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    /// Returns the hash of an entry, if it was requested.
+    /// Returns the hash of the entry `seq`, if the verification had to find it.
     fn found(&self, seq: u64) -> Option<String> {
         self.found.iter().find(|(found, _)| *found == seq).map(|(_, hash)| hash.clone())
     }
 }
 
-/// Verifies sources. Each must continue the one before it.
+/// Verifies sources, of which each must continue the previous one.
 pub(crate) fn check(sources: &[&dyn Source], start: &Start, options: &VerifyOptions) -> io::Result<Outcome> {
     let wanted = [0, options.head.as_ref().map_or(0, |head| head.seq)];
     let mut pieces = Pieces::new(sources, start.offset);
@@ -232,7 +232,7 @@ pub(crate) fn check(sources: &[&dyn Source], start: &Start, options: &VerifyOpti
     for (index, source) in sources.iter().enumerate() {
         let begin = if index == 0 { start.offset } else { 0 };
         outcome.extents.push((outcome.chain_end.next, begin));
-        // Counted only if a line number is needed.
+        // Lines are counted only if a line number must be reported.
         let mut lines = 0;
         let skipped = || lines_in(*source, begin);
         let begins_elsewhere = source.first().filter(|&first| begin == 0 && first != outcome.chain_end.next);
@@ -265,14 +265,15 @@ pub(crate) fn check(sources: &[&dyn Source], start: &Start, options: &VerifyOpti
     Ok(outcome)
 }
 
-/// Counts the lines that end within the first `bytes` bytes of a source.
+/// Returns the number of lines that end within the first `bytes` bytes of a source.
 fn lines_in(source: &dyn Source, bytes: u64) -> io::Result<u64> {
     let bytes = pieces::read(source, 0..bytes)?;
     Ok(memchr::memchr_iter(b'\n', &bytes).count() as u64)
 }
 
 impl Outcome {
-    /// Appends a checked piece to the valid part. Returns the problem of the line after it, if there is one.
+    /// Appends a checked piece to the verified part. Returns the problem of the line after the verified part,
+    /// if there is one.
     fn join(&mut self, index: usize, piece: chunk::Checked, lines: &mut u64) -> Option<Flaw> {
         if let Some((seq, prev, ts)) = &piece.first {
             let facts = line::Facts { seq: *seq, ts: *ts, prev: prev.as_bytes(), hash: b"" };
@@ -297,7 +298,7 @@ impl Outcome {
         self.bad_source = index;
     }
 
-    /// If a bad line is the rest of an unacknowledged write, reports it as a torn tail.
+    /// Reports a bad line as a torn tail if the line is the rest of an unacknowledged write.
     fn classify_torn_tail(mut self, sources: &[&dyn Source]) -> io::Result<Self> {
         let Some(bad) = self.bad.as_mut() else { return Ok(self) };
         let source = sources[self.bad_source];

@@ -13,8 +13,8 @@ use crate::files;
 
 const LOCK_RETRY_PAUSES: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(5));
 
-/// The mode of the lock file. A user who may open it for reading could lock it and so block all writers. So
-/// it can only be opened for writing, which a user who may only read the log cannot do.
+/// Mode of the lock file: writable, and not readable. A user who may only read the log cannot open the file,
+/// and so cannot take the lock and block all writers.
 const LOCK_MODE: u32 = 0o200;
 
 /// The directory of a log, and its lock.
@@ -25,13 +25,14 @@ pub struct SystemDirectory {
 }
 
 impl SystemDirectory {
-    /// Opens the directory at `path` with a lock of this name. Creates the directory if it is missing.
+    /// Opens the directory at `path`, with a lock file of the name `lock`. Creates the directory if it is
+    /// missing.
     pub fn open(path: &Path, lock: &str) -> io::Result<Self> {
         DirBuilder::new().recursive(true).mode(0o700).create(path)?;
         let lock = files::open_lock(&path.join(lock), LOCK_MODE)?;
         if lock.metadata()?.mode() & 0o777 != LOCK_MODE {
-            // An earlier version of Narrows created the file with another mode. Only the owner can change the
-            // mode.
+            // An earlier version of Narrows created the lock file with another mode. Changing the mode fails
+            // for a user who does not own the file.
             let _ = lock.set_permissions(Permissions::from_mode(LOCK_MODE));
         }
         Ok(Self { path: path.to_owned(), lock })
@@ -56,7 +57,7 @@ impl LogDirectory for SystemDirectory {
     }
 
     fn unlock(&mut self) {
-        // Unlocking a lock that is held cannot fail.
+        // Releasing a lock that is held cannot fail.
         let _ = self.lock.unlock();
     }
 

@@ -60,7 +60,7 @@ fn read_text(file: File) -> io::Result<String> {
     Ok(text)
 }
 
-/// Removes a file that was created but could not be completed.
+/// Removes a key file that could not be completed.
 fn remove_quietly(path: &Path) {
     let _ = std::fs::remove_file(path);
 }

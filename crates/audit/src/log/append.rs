@@ -12,15 +12,15 @@ use super::{AppendError, Receipt};
 
 pub(super) type AppendResult = Result<Receipt, AppendError>;
 
-/// An event on its way to disk. It can be awaited on any runtime, or waited for without one.
+/// An event on its way to disk. The value can be awaited on any runtime; [`Append::wait`] needs none.
 #[must_use = "an event counts only when it is on the disk"]
 pub struct Append(State);
 
 enum State {
     Failed(Option<AppendError>),
-    /// In the queue: the position of the event is fixed.
+    /// The event is in the queue, so its position in the log is fixed.
     Queued(oneshot::Receiver<AppendResult>),
-    /// Waiting for room in the queue.
+    /// The event waits for room in the queue.
     Waiting(Pin<Box<dyn Future<Output = AppendResult> + Send>>),
 }
 
@@ -37,8 +37,8 @@ impl Append {
         Self(State::Waiting(Box::pin(work)))
     }
 
-    /// Returns `true` if the position of the event is not fixed yet. A caller that needs a certain order must
-    /// wait before it logs another event.
+    /// Returns `true` if the position of the event in the log is not fixed yet. To keep the order of events,
+    /// a caller must wait before it logs another event.
     pub fn is_waiting(&self) -> bool {
         matches!(self.0, State::Waiting(_))
     }

@@ -1,7 +1,8 @@
 //! Writes lines so that no acknowledged line is ever lost.
 //!
-//! Everything runs under the lock that all processes with this log share. The state describes data that is
-//! known to be on disk. A failure does not change the state, and the next commit continues from it.
+//! Everything runs under the lock that all processes with this log share. The state of the committer
+//! describes data that is known to be on disk. A failed commit does not change the state, and the next commit
+//! continues from it.
 
 use std::io;
 
@@ -15,26 +16,27 @@ use crate::verify::{BadLine, VerifyProblem};
 
 const MAX_PENDING_NOTES: usize = 16;
 
-/// Size of the steps in which a file is copied.
+/// Size of the pieces in which a file is copied.
 const COPY_CHUNK_BYTES: usize = 1 << 20;
 
-/// Writes batches of lines, one after the other.
+/// Writes batches of lines one after the other.
 pub(super) struct Committer {
     pub(super) disk: Box<dyn LogDirectory>,
     pub(super) names: LogFileNames,
     pub(super) options: LogOptions,
     pub(super) file: Option<Box<dyn LogFile>>,
     pub(super) id: Option<(u64, u64)>,
-    /// Number of the first entry in the file.
+    /// Number of the first entry in the active file.
     pub(super) first: u64,
-    /// Length of the valid part of the file.
+    /// Length of the active file's valid part.
     pub(super) length: u64,
     pub(super) position: LogPosition,
-    /// The time of the last line, in milliseconds since 1970.
+    /// Time of the last line, in milliseconds since 1970.
     pub(super) ts: Option<i64>,
-    /// A sync of the file has failed. Nothing more is written to it; its valid part is copied.
+    /// `true` if a sync of the active file has failed. Nothing more is written to that file. Its valid part
+    /// is copied.
     pub(super) is_sync_failed: bool,
-    /// Renames were made that may not be on disk yet.
+    /// `true` if files were renamed, and the directory was not synced since then.
     pub(super) renamed: bool,
     pub(super) notes: Vec<Draft>,
     watch: JumpDetector,
@@ -71,7 +73,7 @@ impl Committer {
         Some(Receipt { seq: self.position.seq.checked_sub(1)?, hash })
     }
 
-    /// Writes lines, and returns once they are on disk. After an error, none of the lines is acknowledged.
+    /// Writes lines, and returns once all are on disk. After an error, none of the lines is acknowledged.
     pub(super) fn commit(&mut self, drafts: &[&Draft]) -> Result<Vec<Receipt>, AppendError> {
         let receipts = self.with_lock(|committer| {
             committer.catch_up()?;
@@ -82,7 +84,8 @@ impl Committer {
                 Err(CommitError::Sync(_)) => {
                     committer.mark_sync_failed();
                     committer.replace()?;
-                    // The suspect file was replaced by a copy, so the lines are written again.
+                    // The file whose sync failed was replaced by a copy, so the lines are written to the
+                    // copy.
                     committer.write(drafts).inspect_err(|trouble| {
                         if matches!(trouble, CommitError::Sync(_)) {
                             committer.mark_sync_failed();
@@ -132,7 +135,7 @@ impl Committer {
         };
         if let Err(error) = file.append(&lines) {
             if file.truncate(self.length).is_err() {
-                // The next commit reads the file and finds out which lines are complete.
+                // The next commit reads the file again, and finds out which lines are complete.
                 self.file = None;
             }
             return Err(CommitError::Io(error));
@@ -162,10 +165,10 @@ impl Committer {
         Ok(())
     }
 
-    /// Seals the file: renames it to its final name. The next file continues the chain.
+    /// Seals the active file by renaming it. The next file continues the chain.
     fn seal(&mut self) -> Result<(), CommitError> {
-        // The file may contain lines of a failed write or of a dead process that were never synced, or an
-        // unsynced truncation. This is the last chance: a sealed file is never written or synced again.
+        // The file may contain data that was never synced: lines of a failed write or of a process that died,
+        // or a truncation. A sealed file is never written or synced again, so it is synced now.
         if let Some(file) = self.file.as_mut() {
             file.sync().map_err(CommitError::Sync)?;
         }
@@ -184,18 +187,18 @@ impl Committer {
         }
     }
 
-    /// Records that a sync failed: it is unknown how much of the last write is on disk.
+    /// Records that a sync failed, so that it is unknown how much of the last write is on disk.
     fn mark_sync_failed(&mut self) {
         self.is_sync_failed = true;
         if let Some(mut file) = self.file.take() {
-            // Keeps readers from treating the lines as written. If this fails, the lines stay in the log,
-            // unacknowledged.
+            // The truncation keeps readers from treating the lines as written. If it fails, the
+            // unacknowledged lines stay in the log.
             let _ = file.truncate(self.length);
         }
     }
 
-    /// Replaces the file by a copy of its valid part, seals the copy, and starts another file. The original
-    /// file is never synced again: the system would wrongly report success.
+    /// Replaces the active file by a copy of its valid part, seals the copy, and starts another file. The
+    /// replaced file is never synced again, because the system would wrongly report success.
     fn replace(&mut self) -> Result<(), CommitError> {
         let (current, copy) = (self.names.current().to_owned(), self.names.sealing());
         if self.disk.status(&copy)?.is_some() {
@@ -220,7 +223,7 @@ impl Committer {
         new.sync()?;
         self.renamed = true;
         if self.length == 0 {
-            // An empty copy is not sealed.
+            // A copy without entries becomes the active file instead of being sealed.
             self.disk.rename(&copy, &current)?;
             self.id = Some(new.status()?.file);
             self.file = Some(new);
@@ -237,14 +240,14 @@ impl Committer {
         self.begin()
     }
 
-    /// Adds a note, to be written with the next lines.
+    /// Adds a note, which is written with the next lines.
     pub(super) fn append_note(&mut self, note: Option<Draft>) {
         if self.notes.len() < MAX_PENDING_NOTES {
             self.notes.extend(note);
         }
     }
 
-    /// Returns the error for a log that another program has changed.
+    /// Returns the error that another program has changed the log.
     pub(super) fn damaged(&self, segment: String, detail: &str) -> CommitError {
         let (seq, offset) = (self.position.seq, self.length);
         CommitError::Damaged(BadLine {

@@ -27,7 +27,7 @@ pub enum AppendError {
     Full(#[source] Arc<io::Error>),
     #[error("the audit log cannot be written: {0}")]
     Write(#[source] Arc<io::Error>),
-    /// A sync failed, so the event may not be on disk.
+    /// Syncing the file failed, so the event may be missing on disk.
     #[error("the audit log is possibly not on disk: {0}")]
     Sync(#[source] Arc<io::Error>),
     /// Another process held the lock until the timeout.
@@ -50,7 +50,7 @@ impl AppendError {
 #[derive(Debug)]
 pub(super) enum CommitError {
     Io(io::Error),
-    /// Writing failed, and the state of the disk is unknown.
+    /// Writing or syncing failed, and it is unknown what is on disk.
     Sync(io::Error),
     Locked,
     Damaged(BadLine),

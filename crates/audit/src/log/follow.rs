@@ -1,4 +1,4 @@
-//! Reads the log from disk: all of it when it is opened, and later the entries that other processes have
+//! Reads the log from disk: the whole log when it is opened, and later the entries that other processes have
 //! appended.
 
 use std::io;
@@ -54,12 +54,12 @@ impl Source for SegmentSource<'_> {
 }
 
 impl Committer {
-    /// Reads and verifies the log. Does so without the lock, because it may take long.
+    /// Reads and verifies the whole log. The lock is not held, because that may take long.
     pub(super) fn survey(&mut self) -> Result<(), CommitError> {
         let mut parts = self.with_lock(|committer| {
             let sealing = committer.names.sealing();
             if committer.disk.status(&sealing)?.is_some() {
-                // An incomplete copy. Its process died.
+                // A process died while it made this copy, so the copy is incomplete.
                 committer.disk.remove(&sealing)?;
             }
             let now = committer.disk.status(committer.names.current())?;
@@ -70,8 +70,8 @@ impl Committer {
         Ok(())
     }
 
-    /// Makes sure that the log ends where this process expects its end. If other processes have appended
-    /// lines, moves there.
+    /// Checks that the log still contains the end that this process knows. Moves to the new end if other
+    /// processes have appended lines.
     pub(super) fn catch_up(&mut self) -> Result<(), CommitError> {
         let now = self.disk.status(self.names.current())?;
         let same = now.is_some_and(|now| Some(now.file) == self.id && now.length == self.length);
@@ -85,7 +85,7 @@ impl Committer {
                 _ => Err(self.damaged(self.names.current().to_owned(), "the log was removed")),
             };
         };
-        // If the first file is still the known one, it contains the known end.
+        // If the active file is still the known one, it contains the known end.
         let known =
             first.first.map_or(first.seen.file == self.id.unwrap_or(first.seen.file), |at| at == self.first);
         if !known && self.length > 0 {
@@ -96,7 +96,7 @@ impl Committer {
         }
         self.read(&mut parts, true)?;
         if let Some(part) = parts.pop().filter(|part| part.first.is_none()) {
-            // The creator of the file may have died before the file name was on disk.
+            // The process that created the file may have died before the directory was synced.
             self.renamed |= self.id != Some(part.seen.file);
             self.id = Some(part.seen.file);
             self.file = if self.is_sync_failed { None } else { part.handle };
@@ -150,13 +150,13 @@ impl Committer {
                 }
                 let bytes = part.seen.length - bad.offset;
                 self.append_note(note::truncation(&bad, bytes));
-                // The files after the last verified one are empty.
+                // The files after the last verified file are empty.
                 extents.resize(parts.len(), (outcome.chain_end.next, 0));
             }
         }
         let ChainEnd { next, hash, ts } = outcome.chain_end;
         self.position = LogPosition { seq: next, prev: hash };
-        // Times of other processes may have a finer resolution.
+        // Other programs may write times with more digits than milliseconds. The time is rounded up.
         self.ts = ts.and_then(|ts| i64::try_from((ts + 999_999).div_euclid(1_000_000)).ok());
         if let Some(&(first, length)) = extents.last() {
             if extents.len() > 1 || start.offset == 0 {

@@ -20,12 +20,12 @@ pub(super) fn clock_jump(jump: ClockJump) -> Option<Draft> {
     )
 }
 
-/// Returns a note that unacknowledged data was removed from the end of a file.
+/// Returns a note that unacknowledged data was removed from the end of the log.
 pub(super) fn truncation(bad: &BadLine, bytes: u64) -> Option<Draft> {
     new_note(Some(&bad.segment), json!({"kind": "torn-tail-cut", "offset": bad.offset, "bytes": bytes}))
 }
 
-/// Returns a note that a file was replaced by a copy of its valid part.
+/// Returns a note that a file was replaced by a copy of its valid part, because a sync failed.
 pub(super) fn replacement(segment: &str) -> Option<Draft> {
     new_note(Some(segment), json!({"kind": "sync-failed", "action": "segment sealed"}))
 }
@@ -38,6 +38,6 @@ fn new_note(segment: Option<&str>, note: Value) -> Option<Draft> {
         metadata: [("note".to_owned(), note)].into_iter().collect(),
         ..Event::default()
     };
-    // The note exceeds the limits only if the name of the log is too long. Then it is dropped.
+    // A note is too long only if the file name of the log is very long. The note is then left out.
     Draft::new(event, &Redaction::default(), 1 << 20).ok()
 }

@@ -11,8 +11,8 @@ use super::append::{Append, AppendResult};
 use super::{AppendError, Receipt};
 use crate::draft::Draft;
 
-/// Bounds for the number and size of spare buffers. Reusing memory is cheaper if one thread allocates it and
-/// another frees it.
+/// Bounds for the number and size of reused buffers. Reuse is cheaper than allocating memory in one thread
+/// and freeing it in another.
 const MAX_SPARE_BUFFERS: usize = 64;
 const MAX_SPARE_BUFFER_BYTES: usize = 4096;
 
@@ -20,13 +20,13 @@ const MAX_SPARE_BUFFER_BYTES: usize = 4096;
 pub(super) struct Job {
     draft: Draft,
     answer: oneshot::Sender<AppendResult>,
-    /// Permit for the bytes of the event. Dropping it makes room in the queue.
+    /// Permit for the bytes of the event. Dropping the permit makes room in the queue.
     _room: OwnedSemaphorePermit,
 }
 
 pub(super) struct Queue {
     state: Mutex<State>,
-    /// Signaled when there is work for the writer thread.
+    /// Signaled when the writer thread has work.
     wakeup: Condvar,
     room: Arc<Semaphore>,
     max_commit: usize,
@@ -38,7 +38,7 @@ struct State {
     closed: bool,
     began: Option<Instant>,
     tip: Option<Receipt>,
-    /// Buffers of written drafts, for reuse.
+    /// Buffers of written lines, for reuse.
     spare_buffers: Vec<Vec<u8>>,
 }
 
@@ -77,7 +77,7 @@ impl Queue {
         }
     }
 
-    /// Queues a job. If the queue is closed, the job is dropped, and its caller gets an error.
+    /// Queues a job. A closed queue drops the job, and its caller gets an error.
     fn push(&self, job: Job) {
         let mut state = self.state();
         if state.closed {
@@ -86,7 +86,7 @@ impl Queue {
         let before = state.bytes;
         state.bytes += job.draft.len();
         state.jobs.push_back(job);
-        // While the thread waits for the end of the window, it is not woken for every job.
+        // While the writer thread waits for the end of the commit window, most jobs do not wake it.
         let wakeup = before == 0 || (before < self.max_commit && state.bytes >= self.max_commit);
         drop(state);
         if wakeup {
@@ -94,7 +94,7 @@ impl Queue {
         }
     }
 
-    /// Waits for jobs, then until at least one window has passed since the last commit. Returns `None` if the
+    /// Waits for jobs, and until the commit window since the last commit has passed. Returns `None` if the
     /// queue is closed and empty.
     pub(super) fn next_batch(&self, window: Duration) -> Option<Vec<Job>> {
         let mut state = self.state();
@@ -133,7 +133,7 @@ impl Queue {
         commit: impl FnOnce(&[&Draft]) -> Result<Vec<Receipt>, AppendError>,
     ) {
         let drafts: Vec<&Draft> = batch.iter().map(|job| &job.draft).collect();
-        // A caller that has dropped its future gets no answer.
+        // Sending fails if the caller has dropped its future, and needs no receipt.
         match commit(&drafts) {
             Ok(receipts) => {
                 self.set_tip(receipts.last().cloned());
@@ -179,7 +179,7 @@ impl Queue {
     }
 }
 
-/// Closes the queue when dropped: no thread empties the queue any more.
+/// Closes the queue when dropped, because the thread that empties the queue has ended.
 pub(super) struct CloseOnDrop(pub(super) Arc<Queue>);
 
 impl Drop for CloseOnDrop {

@@ -9,10 +9,10 @@ use serde::Deserialize;
 
 use super::{Filter, LogReader, MAX_LINE_BYTES, ReadError};
 
-/// A range of this size is read instead of searched further.
+/// Size of a range that is read line by line instead of being searched by bisection.
 const SCAN_BYTES: u64 = 64 << 10;
 
-/// The members of a line that the search needs.
+/// The members of a line that the search for a time needs.
 struct Stamp {
     seq: u64,
     ts: Timestamp,
@@ -44,8 +44,8 @@ impl LogReader {
             let failed = |source| ReadError::Io { segment: name.clone(), source };
             let file = match crate::files::open_regular(&reader.directory.join(&name)) {
                 Ok(file) => file,
-                // The file does not exist yet, or was sealed meanwhile. Reading then starts in an earlier
-                // file.
+                // The file is missing, or was sealed since the directory was read. Reading starts in an
+                // earlier file.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) => return Err(failed(error)),
             };
@@ -90,7 +90,7 @@ fn line_from(file: &mut BufReader<File>, offset: u64) -> io::Result<Option<(u64,
     let mut at = offset;
     let mut line = Vec::new();
     if offset > 0 {
-        // A line begins at `offset` if the previous byte is a line end.
+        // A line begins at `offset` if the byte before is a line end.
         file.seek(SeekFrom::Start(offset - 1))?;
         at = offset - 1 + file.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', &mut line)? as u64;
         line.clear();

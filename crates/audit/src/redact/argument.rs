@@ -1,5 +1,5 @@
-//! Finds secrets among the arguments of programs: after options with secret names, and after options that are
-//! known for one program.
+//! Finds secrets among the arguments of programs: after options whose name marks a secret, and after options
+//! that are known for a program.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use super::program::{
 use super::token_patterns;
 use super::value::{Quotes, closing, is_given, literal_of, word_end};
 
-/// Options that are followed by a login in any program.
+/// Options that are followed by a login, whatever the program is.
 const LOGIN_OPTIONS: [&str; 4] = ["-u", "-U", "--user", "--proxy-user"];
 
 /// Reads the arguments of a program in order.
@@ -19,25 +19,26 @@ const LOGIN_OPTIONS: [&str; 4] = ["-u", "-U", "--user", "--proxy-user"];
 pub(super) struct ArgumentReader {
     options: Option<SecretOptions>,
     next: Option<SecretPart>,
-    /// For each word of `OPTION_CONTEXT_WORDS`, `true` if it was seen. `SecretPlace::After` requires one of
-    /// them.
+    /// `true` for each word of `OPTION_CONTEXT_WORDS` that was already read. `SecretPlace::After` requires
+    /// one of the words.
     after: [bool; OPTION_CONTEXT_WORDS.len()],
-    /// Number of arguments seen so far that are not options.
+    /// Number of arguments that were already read and are not options.
     words: u8,
     settings: Option<Settings>,
-    /// `true` if the name of a secret was seen. Its value may follow an option.
+    /// `true` if the name of a secret was read, for example after `--name`. The value of that name may follow
+    /// another option.
     is_named: bool,
     is_name_next: bool,
-    /// The value of `words` at the word that `SecretPlace::Second` requires.
+    /// Number of `words` when the word before a `SecretPlace::Second` was read.
     second_of: Option<u8>,
     is_share: bool,
-    /// `true` if a flag of this command marks its value as a secret.
+    /// `true` if the command has the flag `--secret`, which marks its value as a secret.
     has_secret_flag: bool,
-    /// Progress in `machine … login … password`.
+    /// Number of keywords read from a `.netrc` line: `machine … login … password`.
     netrc: u8,
 }
 
-/// Words that certain options must follow to be secret.
+/// Words after which certain options take a secret.
 const OPTION_CONTEXT_WORDS: [&str; 10] =
     ["login", "auth", "AUTH", "secret", "secrets", "put-parameter", "put", "patch", "write", "publish"];
 
@@ -54,7 +55,7 @@ impl ArgumentReader {
         reader
     }
 
-    /// Records if a flag among the arguments, in any position, marks a value as a secret.
+    /// Sets whether the command has the flag `--secret` anywhere among its arguments.
     pub(super) fn set_secret_flag(&mut self, has_secret_flag: bool) {
         self.has_secret_flag = has_secret_flag;
     }
@@ -87,15 +88,16 @@ impl ArgumentReader {
         true
     }
 
-    /// Returns the offset of the secret in this argument, and how the secret is read from there. The argument
-    /// may be part of a longer text.
+    /// Returns the offset of the secret in this argument, and how the secret is read from there. `None` if
+    /// the argument has no secret. The argument may be part of a longer text.
     pub(super) fn step(
         &mut self,
         word: &str,
         named: impl Fn(&str) -> Option<NamedValueKind>,
     ) -> Option<(usize, SecretPart)> {
         if let Some(takes) = self.next.take() {
-            // A word that begins with `-` is not the value, but another option or a user id.
+            // A word that begins with `-` is another option or a user id. Only a value of `SecretPart::Pass`
+            // may begin with `-`.
             if !word.starts_with('-') || takes == SecretPart::Pass {
                 return Some((0, takes));
             }
@@ -112,7 +114,7 @@ impl ArgumentReader {
         if let Some(found) = self.cluster(word) {
             return found;
         }
-        // If the program has this flag, the flag has no value.
+        // For such a program, `--secret` is a flag without a value.
         let has_flag = |(_, place, _): &(_, SecretPlace, _)| matches!(place, SecretPlace::SecondIfSecret(_));
         if word == SECRET_FLAG && self.options.is_some_and(|options| options.iter().any(has_flag)) {
             return None;
@@ -181,7 +183,7 @@ impl ArgumentReader {
         None
     }
 
-    /// Returns `true` if this word of [`OPTION_CONTEXT_WORDS`] was seen.
+    /// Returns `true` if this word of [`OPTION_CONTEXT_WORDS`] was already read.
     fn is_behind(&self, word: &str) -> bool {
         OPTION_CONTEXT_WORDS.iter().zip(self.after).any(|(after, seen)| *after == word && seen)
     }
@@ -194,7 +196,7 @@ impl ArgumentReader {
         }
     }
 
-    /// Returns the secret of an argument that is not an option, found by its number.
+    /// Returns the secret in an argument that is not an option, by the number of the argument.
     fn argument(&mut self, word: &str) -> Option<(usize, SecretPart)> {
         self.words = self.words.saturating_add(1);
         let is_second = self.second_of.is_some_and(|words| words.saturating_add(2) == self.words);
@@ -215,8 +217,8 @@ impl ArgumentReader {
         })
     }
 
-    /// Returns the secret of an option within a word of several options, as in `curl -su name:…`.
-    /// `Some(None)` means that the next argument contains the secret.
+    /// Returns the secret after an option letter within a word of several letters, as in `curl -su name:…`.
+    /// `Some(None)` means that the secret is in the next argument.
     fn cluster(&mut self, word: &str) -> Option<Option<(usize, SecretPart)>> {
         let letters = word.strip_prefix('-').filter(|_| self.options == Some(CURL))?;
         let flags = letters.bytes().take_while(|byte| CURL_FLAGS.as_bytes().contains(byte)).count();
@@ -231,7 +233,7 @@ impl ArgumentReader {
         Some(None)
     }
 
-    /// Handles a word that is not an option. Returns `true` if it is a program.
+    /// Handles a word that is not an option. Returns `true` if the word is the name of a program.
     fn word(&mut self, word: &str, named: impl Fn(&str) -> Option<NamedValueKind>) -> bool {
         if self.start(word) {
             return true;
@@ -248,7 +250,7 @@ impl ArgumentReader {
             _ => None,
         });
         self.next = follows.or(self.next);
-        // The keywords of a `.netrc`, in any case.
+        // The keywords of a `.netrc` file, in upper or lower case.
         self.netrc = match (self.netrc, word.to_ascii_lowercase().as_str()) {
             (_, "machine" | "default") => 1,
             (1 | 2 | 4 | 5, "login") => 3,
@@ -257,8 +259,7 @@ impl ArgumentReader {
                 self.next = Some(SecretPart::Value);
                 0
             }
-            // The word directly follows the host, without a login. In a sentence there would be words between
-            // them.
+            // `password` directly after the host, without a login. A sentence would have words between them.
             (2, "password" | "passwd") => {
                 self.next = Some(SecretPart::Mixed);
                 5
@@ -288,18 +289,18 @@ impl ArgumentReader {
         false
     }
 
-    /// Skips an argument that cannot contain a secret.
+    /// Skips an argument that is known to contain no secret.
     pub(super) fn skip(self) -> Self {
         Self { next: None, ..self }
     }
 
-    /// Ends a command. Another command may begin.
+    /// Ends the current command, because another one may follow.
     fn end(&mut self) {
         *self = Self { netrc: self.netrc, has_secret_flag: self.has_secret_flag, ..Self::default() };
     }
 }
 
-/// Returns `true` if a text without options may contain arguments with secrets.
+/// Returns `true` if a text that contains no options may still contain arguments with secrets.
 pub(super) fn may_be_in(text: &str) -> bool {
     [
         "set",
@@ -368,15 +369,15 @@ pub(super) fn arguments(
             let offset = start + word.len() - bare.len();
             let quoted = word.trim_start_matches('\\');
             let is_quoted = quoted.starts_with(['"', '\'']);
-            // `#  define` is the same as `#define`.
+            // `# define` with blanks is the same as `#define`.
             let is_define = word == "define" && matches!(before, "#" | "%");
             let bare = if is_define { "#define" } else { bare };
-            // A quote that begins after a program contains a text, not a setting: `git commit -m "set …"`.
+            // A quoted argument after a program is a text, not a setting: `git commit -m "set …"`.
             let bare = if begins_settings(bare) && is_quoted { word } else { bare };
             if let Some((begin, takes)) = reader.step(bare, &named) {
                 found.extend(place(bytes, offset + begin, takes, quotes));
             } else if is_named && is_quoted {
-                // Forms of SQL: `PASSWORD '…'`, `IDENTIFIED BY '…'`.
+                // SQL statements: `PASSWORD '…'`, `IDENTIFIED BY '…'`.
                 found.extend(place(bytes, start + word.len() - quoted.len(), SecretPart::Named, quotes));
             } else if sets_passwords && let Some(login) = token_patterns::password(word) {
                 found.push(start + login.start..start + login.end);
@@ -385,7 +386,7 @@ pub(super) fn arguments(
                 |word: &str, part: &str| word.contains(part) || word.contains(&part.to_ascii_uppercase());
             let is_by = has(before, "entified") && word.eq_ignore_ascii_case("by");
             let is_word = word.bytes().all(|byte| byte.is_ascii_alphabetic()) && has(word, "assw");
-            // Another form of SQL: `PASSWORD FOR 'me'@'host' = '…'`.
+            // SQL statement: `PASSWORD FOR 'me'@'host' = '…'`.
             let is_for = is_named && word.eq_ignore_ascii_case("for");
             let is_set = words_since_for == Some(1) && word == "=";
             words_since_for = match words_since_for {
@@ -404,10 +405,10 @@ pub(super) fn arguments(
     }
 }
 
-/// Returns the secret of a text that begins at `begin` or shortly after.
+/// Returns the secret in a text, beginning at `begin` or after a few delimiters.
 fn place(bytes: &[u8], begin: usize, takes: SecretPart, quotes: Quotes) -> Option<Range<usize>> {
-    // Parentheses contain the output of a command in fish, or an expression. A text in them counts as a
-    // value.
+    // In fish, parentheses contain the output of a command; in other languages, an expression. A text in
+    // parentheses counts as a value.
     let begin = match bytes.get(begin..)? {
         [b'(', b'"' | b'\'', ..] => begin + 1,
         [b'(', ..] => return None,
@@ -424,7 +425,7 @@ fn place(bytes: &[u8], begin: usize, takes: SecretPart, quotes: Quotes) -> Optio
     }
     let whole = word_end(bytes, begin, quotes);
     let end = match quote.and_then(|quote| closing(bytes, start, quote, escapes)) {
-        // More text may be joined to the quoted part.
+        // The quoted part is only the beginning of a longer word.
         Some(closing) if whole > closing + 1 && escapes == 0 => whole,
         Some(closing) => closing,
         None => word_end(bytes, start, quotes),
@@ -442,7 +443,7 @@ fn place(bytes: &[u8], begin: usize, takes: SecretPart, quotes: Quotes) -> Optio
     (until > from && (is_literal || is_given(&bytes[from..until]))).then_some(from..until)
 }
 
-/// Returns the length of a secret. It ends with its argument, or at a delimiter in it.
+/// Returns the length of a secret. The secret ends with its argument, or at a delimiter within the argument.
 fn secret_end(secret: &[u8], takes: SecretPart) -> usize {
     match takes {
         SecretPart::Slash => secret.iter().rposition(|byte| *byte == b'@').unwrap_or(secret.len()),
@@ -450,7 +451,7 @@ fn secret_end(secret: &[u8], takes: SecretPart) -> usize {
     }
 }
 
-/// Returns the offset of the secret in an argument.
+/// Returns the offset at which the secret begins in an argument.
 pub(super) fn secret_of(argument: &[u8], takes: SecretPart) -> Option<usize> {
     let behind = |sign: u8| argument.iter().position(|byte| *byte == sign).map(|at| at + 1);
     match takes {

@@ -3,12 +3,13 @@
 //!
 //! Every encoding is decoded separately, because a quote or separator of one encoding is an ordinary letter
 //! in another. The first pass decodes only letters of names: an unescaped blank ends a value, but an escaped
-//! one does not. The second pass decodes all escapes, including those of delimiters. Positions are mapped
-//! back, so the displayed text keeps its escapes. Each step reads its text once.
+//! blank does not. The second pass decodes all escapes, including those of delimiters. Positions in decoded
+//! text are mapped back, so the displayed text keeps its escapes. Each step reads its text once.
 
 use std::ops::Range;
 
-/// The order in which encodings are decoded. Two of them repeat, for escapes that are escaped themselves.
+/// The order in which encodings are decoded. Two encodings are decoded twice, because their escapes may be
+/// escaped themselves.
 const ORDER: [Encoding; 6] = [
     Encoding::Backslash,
     Encoding::Percent,
@@ -18,10 +19,10 @@ const ORDER: [Encoding; 6] = [
     Encoding::Percent,
 ];
 
-/// Bound for a run of backslashes that counts as one backslash, escaped repeatedly.
+/// Maximum length of a run of backslashes that counts as one backslash, escaped repeatedly.
 const MAX_REPEATS: usize = 8;
 
-/// Replaces control characters. It is an invisible letter, which does not change a name.
+/// Character that replaces control characters. Invisible characters do not change a name.
 const INVISIBLE: char = '\u{200b}';
 
 /// Named entities of HTML and XML, except those that represent letters of names.
@@ -49,7 +50,7 @@ enum Encoding {
     Entity,
 }
 
-/// Reads an escape at the start of a text. Returns its letter and its length.
+/// Reads an escape at the beginning of a text. Returns the decoded letter and the length of the escape.
 type ReadEscape = fn(&str) -> Option<(char, usize)>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,16 +68,16 @@ impl Reach {
     }
 }
 
-/// A text in which the escapes of one encoding are decoded.
+/// A text in which all escapes of one encoding are decoded.
 #[derive(Debug)]
 pub(super) struct Decoded {
     pub(super) text: String,
-    /// The boundaries of escapes, each as a position in `text` and in the source.
+    /// Boundaries of the decoded escapes, each as a position in `text` and a position in the source.
     pub(super) edges: Vec<(usize, usize)>,
 }
 
 impl Decoded {
-    /// Maps a range of `text` to the source.
+    /// Maps a range of `text` to a range of the source.
     pub(super) fn source(&self, place: &Range<usize>) -> Range<usize> {
         let position = |at: usize| {
             let behind = self.edges.partition_point(|(decoded, _)| *decoded <= at);
@@ -99,7 +100,7 @@ impl Decoded {
     }
 }
 
-/// Calls `find` with every decoding of this text. Returns the findings as ranges of this text.
+/// Calls `find` with every decoding of this text. Returns what was found as ranges of this text.
 pub(super) fn find_decoded(text: &str, mut find: impl FnMut(&str) -> Vec<Range<usize>>) -> Vec<Range<usize>> {
     let mut places = Vec::new();
     let mut before: Vec<Decoded> = Vec::new();
@@ -120,7 +121,7 @@ pub(super) fn find_decoded(text: &str, mut find: impl FnMut(&str) -> Vec<Range<u
     places
 }
 
-/// Returns the text with all escapes decoded. Returns `None` if there are none.
+/// Returns the text with all escapes decoded. Returns `None` if the text has no escapes.
 pub(super) fn decode_all(text: &str) -> Option<String> {
     ORDER.into_iter().fold(None, |decoded: Option<String>, encoding| {
         let next = decode(decoded.as_deref().unwrap_or(text), encoding, Reach::All);
@@ -128,7 +129,7 @@ pub(super) fn decode_all(text: &str) -> Option<String> {
     })
 }
 
-/// Decodes the escapes of one encoding. Returns `None` if there are none.
+/// Decodes all escapes of one encoding. Returns `None` if the text has no such escapes.
 fn decode(text: &str, encoding: Encoding, reach: Reach) -> Option<Decoded> {
     let (sign, read): (u8, ReadEscape) = match encoding {
         Encoding::Backslash => (b'\\', backslash),
@@ -146,7 +147,7 @@ fn decode(text: &str, encoding: Encoding, reach: Reach) -> Option<Decoded> {
         };
         decoded.text.push_str(&text[done..at]);
         decoded.edges.push((decoded.text.len(), at));
-        // A reader does not see control characters, so they do not end a name.
+        // A human reader does not see control characters, so they do not end a name.
         let is_blank = matches!(letter, '\t' | '\n' | '\r');
         decoded.text.push(if letter.is_control() && !is_blank { INVISIBLE } else { letter });
         done = at + length;

@@ -1,7 +1,7 @@
-//! Reads a name as it looks to a human: drops invisible characters, and replaces those that look like ASCII
-//! letters.
+//! Reads a name as a human sees it: without invisible characters, and with ASCII letters for those that look
+//! like them.
 
-/// Returns a name as it looks to a human, in ASCII where possible.
+/// Returns a name as a human sees it, in ASCII where possible.
 pub(super) fn readable(name: &str) -> String {
     name.chars().filter(|letter| !is_invisible(*letter)).map(looks_like).collect()
 }
@@ -22,9 +22,9 @@ fn looks_like(letter: char) -> char {
             .map_or(letter, |by| char::from(to.wrapping_add(by)))
     };
     match letter {
-        // Full-width characters.
+        // The full-width forms of ASCII characters.
         '\u{ff01}'..='\u{ff5e}' => at('\u{ff01}', b'!'),
-        // Mathematical alphabets have 52 letters each, with few exceptions.
+        // Each mathematical alphabet has 52 letters, with few exceptions.
         '\u{1d400}'..='\u{1d6a3}' => {
             let index = (u32::from(letter) - 0x1d400) % 52;
             let (first, by) = if index < 26 { (b'a', index) } else { (b'a', index - 26) };

@@ -3,8 +3,8 @@
 //!
 //! They may be separated by comments and line breaks around a delimiter, tags and anchors of YAML, explicit
 //! keys, continued lines, folded headers, delimiters and blanks of other scripts, and escaped blanks and
-//! delimiters of a shell. Positions are mapped back, so the displayed text keeps its layout. Each step reads
-//! its text once.
+//! delimiters of a shell. Positions in joined text are mapped back, so the displayed text keeps its layout.
+//! Each step reads its text once.
 
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ use super::token_patterns::{self, is_name_letter};
 
 const MAX_PROPERTY_BYTES: usize = 128;
 
-/// Tags of YAML whose value is the name of something, and words after `&` in program code. All in lower case.
+/// YAML tags whose value is the name of something, and words after `&` in program code. All in lower case.
 const REFERENCE_TAGS: [&str; 12] = [
     "env",
     "env_var",
@@ -34,12 +34,12 @@ const CODE_WORDS: [&str; 4] = ["dyn", "mut", "self", "str"];
 
 type Edit = (Range<usize>, &'static str);
 
-/// Bounds for the text before and after a joined position that is read again.
+/// Bounds for the text before and after a joined position that is searched again.
 const MAX_BYTES_BEFORE: usize = 512;
 const MAX_BYTES_BEHIND: usize = 4096;
 
-/// Joins the separated parts of this text, and calls `find` with the text around the joined positions.
-/// Returns the findings as positions in this text.
+/// Joins the separated parts of this text, and calls `find` with the text around each joined position.
+/// Returns what was found as positions in this text.
 pub(super) fn find_joined(
     text: &str,
     mut find: impl FnMut(&str, &mut Vec<Range<usize>>),
@@ -47,7 +47,7 @@ pub(super) fn find_joined(
     let mut edits = continued_lines(text);
     edits.extend(shell_escapes(text));
     edits.extend(wide_signs(text));
-    // Edits of different kinds do not overlap: an escape precedes the end of its line, and is ASCII.
+    // Edits of different kinds never overlap: an escape is ASCII, and comes before the end of its line.
     edits.sort_unstable_by_key(|(place, _)| place.start);
     let lines = apply(text, &edits);
     let source = lines.as_ref().map_or(text, |lines| &lines.text);
@@ -76,7 +76,7 @@ pub(super) fn find_joined(
 }
 
 /// Returns the parts of a text around these ordered positions. A part starts at the beginning of a line if
-/// that is near.
+/// the line begins nearby.
 fn parts(text: &str, positions: &[usize]) -> Vec<Range<usize>> {
     let bytes = text.as_bytes();
     let boundary = |at: usize| (at..=text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len());
@@ -94,7 +94,7 @@ fn parts(text: &str, positions: &[usize]) -> Vec<Range<usize>> {
     parts
 }
 
-/// Applies these ordered edits to the text. Returns `None` if there are none.
+/// Applies these ordered edits to the text. Returns `None` if there are no edits.
 fn apply(text: &str, edits: &[Edit]) -> Option<Decoded> {
     let mut joined =
         Decoded { text: String::with_capacity(text.len()), edges: Vec::with_capacity(2 * edits.len()) };
@@ -110,11 +110,11 @@ fn apply(text: &str, edits: &[Edit]) -> Option<Decoded> {
     (!edits.is_empty()).then_some(joined)
 }
 
-/// Joins lines that end with a backslash, and folded lines of headers with credentials.
+/// Joins lines that end with a backslash, and folded lines of headers that contain credentials.
 fn continued_lines(text: &str) -> Vec<Edit> {
     let bytes = text.as_bytes();
     let mut edits = Vec::new();
-    // Indentation of the continued header.
+    // Indentation of the header that may continue on the next line.
     let mut header: Option<usize> = None;
     let mut begin = 0;
     while let Some(length) = memchr(b'\n', &bytes[begin..]) {
@@ -147,8 +147,8 @@ fn continued_lines(text: &str) -> Vec<Edit> {
     edits
 }
 
-/// Removes the backslash before a blank or a delimiter, as a shell does: `-H Cookie:\ sid=…`. Keeps a
-/// backslash at the end of a line.
+/// Removes the backslash before a blank or a delimiter, as a shell does: `-H Cookie:\ sid=…`. A backslash at
+/// the end of a line stays.
 fn shell_escapes(text: &str) -> Vec<Edit> {
     let bytes = text.as_bytes();
     let (mut edits, mut done) = (Vec::new(), 0);
@@ -175,7 +175,7 @@ fn shell_escapes(text: &str) -> Vec<Edit> {
     edits
 }
 
-/// Replaces delimiters and blanks of other scripts by ASCII: `password：…`.
+/// Replaces delimiters and blanks of other scripts by their ASCII equivalents: `password：…`.
 fn wide_signs(text: &str) -> Vec<Edit> {
     if text.is_ascii() {
         return Vec::new();
@@ -190,14 +190,14 @@ fn wide_signs(text: &str) -> Vec<Edit> {
     text.char_indices().filter_map(edit).collect()
 }
 
-/// Returns `true` if a line is a header with a credential, or the beginning of such a header. `next` is the
+/// Returns `true` if a line is a header with a credential, or the beginning of a folded one. `next` is the
 /// text of the next line.
 fn is_folded_header(line: &[u8], next: &[u8]) -> bool {
     let ends_like = |text: &[u8], end: &[u8]| {
         text.len().checked_sub(end.len()).is_some_and(|from| text[from..].eq_ignore_ascii_case(end))
     };
     let Some(last) = memrchr(b':', line) else { return false };
-    // `X-Token: Bearer` has its value on the next line.
+    // The value of the header is on the next line: `X-Token: Bearer`.
     let mut word = [b' '; 16];
     let sort = line[last + 1..].trim_ascii_start();
     if sort.len() < word.len() && !sort.is_empty() {
@@ -218,8 +218,8 @@ fn indent(bytes: &[u8]) -> usize {
     bytes.iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count()
 }
 
-/// Finds the next position of a delimiter. Queried positions must not decrease, so that the text is read only
-/// once.
+/// Finds the next position of a delimiter. Queried positions must not decrease, so that the text is searched
+/// only once.
 struct Next {
     sign: &'static [u8],
     next: Option<usize>,
@@ -240,7 +240,7 @@ impl Next {
     }
 }
 
-/// Contents of a gap between a name, a delimiter and a value. Blanks are not counted.
+/// What a gap between a name, a delimiter and a value contains, apart from blanks.
 #[derive(Default)]
 struct Contents {
     line: Option<usize>,
@@ -298,7 +298,7 @@ impl<'a> Gaps<'a> {
         self.edits
     }
 
-    /// Joins this delimiter to the name before it.
+    /// Joins the delimiter at `at` to the name before it.
     fn before(&mut self, at: usize, done: usize) {
         let (bytes, mut end, mut gap) = (self.bytes, at, Contents::default());
         loop {
@@ -353,15 +353,15 @@ impl<'a> Gaps<'a> {
         }
     }
 
-    /// Removes this part of the text, and all edits from its start on: a comment may contain delimiters with
-    /// gaps around them.
+    /// Removes a part of the text, and all edits from the start of that part on. A removed comment may
+    /// contain delimiters that were joined before.
     fn leave_out(&mut self, part: Range<usize>) {
         self.edits.truncate(self.edits.partition_point(|(place, _)| place.end <= part.start));
         self.edits.push((part, ""));
     }
 
-    /// Returns the delimiter of an explicit key that ends at `end`: `? password`, with the value on the next
-    /// line. A similar expression in program code is indented more deeply than the line before it.
+    /// Returns the delimiter that ends an explicit YAML key at `end`: `? password`, with the value on the
+    /// next line. A similar expression in program code is indented more deeply than the line before.
     fn explicit_key(&self, at: usize, end: usize, done: usize) -> Option<Range<usize>> {
         let bytes = self.bytes;
         let line = memrchr(b'\n', &bytes[..end]).map_or(0, |at| at + 1);
@@ -379,7 +379,7 @@ impl<'a> Gaps<'a> {
         (is_key && !is_code).then_some(sign..sign + 2)
     }
 
-    /// Joins this delimiter to the value after it. Returns the start of the value.
+    /// Joins the delimiter at `at` to the value after it. Returns the start of the value.
     fn behind(&mut self, at: usize) -> usize {
         let (bytes, from) = (self.bytes, at + 1);
         let (mut end, mut gap) = (from, Contents::default());
@@ -430,7 +430,7 @@ impl<'a> Gaps<'a> {
             Some(b'"' | b'\'' | b'`') if is_added || gap.has_line() => Some(from..end),
             _ if escapes > 0 => None,
             Some(b'[' | b'{' | b'0'..=b'9') if is_quoted && (is_added || gap.has_line()) => Some(from..end),
-            // A YAML value on its own line is recognized by its indentation, so the indentation is kept.
+            // A YAML value on its own line is recognized by its indentation, so the indentation stays.
             Some(_) if is_added && !gap.has_comment => Some(from..gap.line.unwrap_or(end)),
             Some(_) if gap.has_comment && (!gap.has_line() || is_quoted) => Some(from..end),
             Some(_) => None,
@@ -440,16 +440,16 @@ impl<'a> Gaps<'a> {
             let blank = if place.end == end { " " } else { "" };
             self.edits.push((place, blank));
         }
-        // A comment may follow a block indicator.
+        // A comment may follow the block indicator `|` or `>`.
         if is_changed || matches!(rest, [b'|' | b'>', ..]) {
             let is_sign = |byte: &&u8| matches!(byte, b'|' | b'>' | b'+' | b'-' | b'0'..=b'9');
             end += self.block_comment(end, rest.iter().take(4).take_while(is_sign).count());
         }
-        // The beginning of this value may be the name before the next delimiter.
+        // The beginning of this value may also be the name before the next delimiter.
         end.max(from)
     }
 
-    /// Returns the end of the line at this position, if another line follows.
+    /// Returns the end of the line that contains this position, if another line follows.
     fn line_end(&mut self, at: usize) -> Option<usize> {
         self.line.pass(self.bytes, at);
         self.line.next
@@ -465,14 +465,14 @@ impl<'a> Gaps<'a> {
     }
 }
 
-/// Returns the start of a YAML comment in a line.
+/// Returns the position of the `#` that begins a YAML comment.
 fn hash(line: &[u8]) -> Option<usize> {
     memchr::memchr_iter(b'#', line)
         .find(|at| at.checked_sub(1).is_none_or(|before| line[before].is_ascii_whitespace()))
 }
 
-/// Returns the length of the tag or anchor of a YAML value: `!!str`, `!<…>`, `&a`. Returns `None` for other
-/// text, and for a tag that marks the value as a reference.
+/// Returns the length of the tag or anchor before a YAML value: `!!str`, `!<…>`, `&a`. Returns `None` for
+/// other text, and for a tag that says that the value is a reference.
 fn property(rest: &[u8]) -> Option<usize> {
     let is_part = |byte: &&u8| {
         byte.is_ascii_alphanumeric()
@@ -486,7 +486,7 @@ fn property(rest: &[u8]) -> Option<usize> {
     let name = &rest[1..=length];
     let words: &[&str] = if is_anchor { &CODE_WORDS } else { &REFERENCE_TAGS };
     let is_other = words.iter().any(|word| name.eq_ignore_ascii_case(word.as_bytes()));
-    // A value may look like a tag. Then no value follows it on the same line.
+    // What looks like a tag may be the value itself. Then no other value follows on the same line.
     let behind = rest.get(length + 1..)?;
     let is_followed = match behind {
         [b'\r' | b'\n', ..] => true,

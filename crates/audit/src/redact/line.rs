@@ -1,5 +1,5 @@
-//! Finds secrets in whole lines: directives of configuration files, and input that is piped to a command that
-//! reads a password.
+//! Finds secrets in whole lines: directives of configuration files, and texts that are piped to a command
+//! which reads a password.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use super::name::{self, NamedValueKind};
 use super::token_patterns;
 use super::value::is_given;
 
-/// Directives whose only argument is a password, even if it is a plain word.
+/// Directives whose only argument is a password, even if the password is an ordinary word.
 const PASSWORD_DIRECTIVES: [&str; 2] = ["requirepass", "masterauth"];
 
 /// Options that make a command read a secret from its input.
@@ -18,7 +18,7 @@ const INPUT_OPTIONS: [&str; 6] =
 /// Programs that read a password from their input unless it is a terminal.
 const INPUT_PROGRAMS: [&str; 2] = ["cryptsetup", "kinit"];
 
-/// Words and signs between a name and its value in a sentence.
+/// Words and signs between the name of a secret and its value in a sentence.
 const LINKS: [&str; 9] = [" is ", " is: ", " was ", " was: ", " - ", " – ", " — ", " -> ", " → "];
 
 /// Subcommands that store a secret from their input: `gh secret set NAME`.
@@ -61,14 +61,14 @@ fn words(line: &str, begin: usize) -> impl Iterator<Item = Word<'_>> {
     })
 }
 
-/// Returns the range of a word without its quotes and without the end of the statement.
+/// Returns the range of a word, without its quotes and without the delimiter that ends the statement.
 fn inner((start, word): Word<'_>) -> Range<usize> {
     let shorter = word.trim_start_matches(['"', '\'']);
     let from = start + word.len() - shorter.len();
     from..from + shorter.trim_end_matches(['"', '\'', ';']).len()
 }
 
-/// Finds the secret of a line that consists of a name and a value: `db.password …`.
+/// Finds the secret in a line that consists of a name and a value: `db.password …`.
 fn directive(
     line: &str,
     begin: usize,
@@ -87,7 +87,8 @@ fn directive(
     let least =
         if PASSWORD_DIRECTIVES.contains(&name) { token_patterns::MIN_OPTION_BYTES } else { usize::MAX };
     let Some(named) = named(name::end_of(name)) else { return };
-    // A number after such a name is a count. A call or a type after it belongs to program code.
+    // A number after a name such as `tokens` is a count. A call or a type after a name belongs to program
+    // code.
     let is_secret = match named {
         NamedValueKind::TokenLike => named.accepts(value),
         named if named.is_secret() => {
@@ -108,8 +109,8 @@ fn name_before(line: &str, at: usize) -> &str {
     name::end_of(&before[from..])
 }
 
-/// Finds the secret in parentheses after its name: `the password (…)`. A value with few special characters
-/// and digits is a remark.
+/// Finds the secret in parentheses after a name: `the password (…)`. A text with few special characters and
+/// digits is a remark, not a secret.
 fn in_parentheses(
     line: &str,
     begin: usize,
@@ -133,7 +134,7 @@ fn in_parentheses(
 }
 
 /// Returns `true` if letters and digits alternate more often than in names of methods and standards, or if
-/// the text contains other characters.
+/// the text contains special characters.
 fn is_random(value: &str) -> bool {
     let kinds: Vec<bool> =
         value.bytes().filter(u8::is_ascii_alphanumeric).map(|byte| byte.is_ascii_digit()).collect();
@@ -141,7 +142,7 @@ fn is_random(value: &str) -> bool {
     changes > 2 || value.contains(['!', '#', '$', '%', '&', '@'])
 }
 
-/// Finds the secret of a sentence that names it: `the private key is …`. The name may have two words.
+/// Finds the secret in a sentence that names it: `the private key is …`. The name may have two words.
 fn sentence(
     line: &str,
     begin: usize,
@@ -156,7 +157,7 @@ fn sentence(
         let place = inner((start, word.trim_end_matches(['.', ',', '!', '?'])));
         let value = &line[place.start - begin..place.end - begin];
         let is_name = named(name_before(line, at)).is_some_and(NamedValueKind::is_secret);
-        // After an arrow or a dash, a path is the name of a file.
+        // A path after an arrow or a dash is the name of a file.
         let is_value = link.contains('s') || !value.contains('/');
         if is_name
             && is_value
@@ -170,14 +171,14 @@ fn sentence(
 }
 
 /// Returns `true` if a word without a delimiter before it can be a secret. A word of a sentence or of program
-/// code cannot.
+/// code cannot be one.
 fn is_secret_word(value: &str) -> bool {
     !value.contains("://")
         && !value.ends_with(['{', '(', ',', ':'])
         && !value.starts_with(['=', '{', '(', '<', '&', '|', '>'])
 }
 
-/// Finds the secret of a line that sets a header: `proxy_set_header X-Api-Key …;`.
+/// Finds the secret in a line that sets a header: `proxy_set_header X-Api-Key …;`.
 fn header(
     line: &str,
     begin: usize,
@@ -240,8 +241,8 @@ fn is_shown(line: &str, begin: usize, place: &Range<usize>) -> bool {
     !place.is_empty() && is_given(&line.as_bytes()[place.start - begin..place.end - begin])
 }
 
-/// Returns the output of `echo` and `printf`: all arguments except options. The format of `printf` is left
-/// out.
+/// Returns the output of `echo` and `printf`: all arguments except options. The format of `printf` is not
+/// included.
 pub(super) fn printed(command: &str, begin: usize) -> Option<Range<usize>> {
     let mut words = words(command, begin)
         .skip_while(|(_, word)| !is_program(word, "echo") && !is_program(word, "printf"));
@@ -256,7 +257,7 @@ pub(super) fn printed(command: &str, begin: usize) -> Option<Range<usize>> {
     }
 }
 
-/// Returns `true` if a word is the name of this program, or a path to it.
+/// Returns `true` if a word is the name of `program`, or a path to it.
 fn is_program(word: &str, program: &str) -> bool {
     let word = word.trim_start_matches(['"', '\'', '(', '$', '`']);
     word.strip_suffix(program).is_some_and(|path| path.is_empty() || path.ends_with('/'))

@@ -1,18 +1,18 @@
 //! Finds secrets in addresses: URLs of webhooks and bots that grant access by themselves, and passwords in
 //! database addresses and `.pgpass` lines.
 //!
-//! Host and service stay readable. Only the part that grants access is removed.
+//! Only the part that grants access is removed. Host and service stay readable.
 
 use std::ops::Range;
 
 use super::token_patterns;
 use super::value::is_given;
 
-/// The secret part of a path, after the segments that are known.
+/// Which part of an address is secret: the next segment of the path, or all further ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
     Segment,
-    /// All further segments.
+    /// All further segments of the path.
     Rest,
 }
 
@@ -47,29 +47,27 @@ const LINKS: &[(&str, &str, Part)] = &[
     ("webhook.site", "", Part::Segment),
 ];
 
-/// Path segments that are followed by random-looking secrets, on any host.
+/// Path segments that precede random-looking secrets, on any host.
 const HOOK_SEGMENTS: [&str; 7] =
     ["hook", "hooks", "webhook", "webhooks", "incomingwebhook", "token", "secret"];
 
-/// Minimum length of a random-looking segment. Minimum number of changes between letters, capitals and digits
-/// in it.
+/// Minimum length of a path segment that counts as random.
 const MIN_RANDOM_BYTES: usize = 16;
 const MIN_RANDOM_TURNS: usize = 4;
 
-/// Number of digits of a Telegram bot's number. Minimum length of its token, with the prefix `bot` and
-/// without.
+/// Number of digits of a Telegram bot's id.
 const BOT_DIGITS: std::ops::RangeInclusive<usize> = 5..=12;
 const MIN_BOT_TOKEN_BYTES: usize = 20;
 const MIN_BARE_BOT_TOKEN_BYTES: usize = 30;
 
-/// Endings of source file names. They precede line numbers, as hosts precede ports.
+/// Endings of source file names. A line number follows such a name, as a port follows a host name.
 const SOURCE_ENDS: &[&str] = &[
     "c", "cc", "cpp", "cs", "css", "go", "h", "hpp", "html", "java", "js", "json", "jsx", "kt", "log", "lua",
     "md", "php", "pl", "py", "rb", "rs", "sh", "sql", "swift", "toml", "ts", "tsx", "txt", "xml", "yaml",
     "yml",
 ];
 
-/// Bound for the distance between a host and the beginning of the login before it, in a database address.
+/// Maximum distance between a host in a database address and the beginning of the login before it.
 const MAX_LOGIN_BYTES: usize = 256;
 
 pub(super) fn links(text: &str, found: &mut Vec<Range<usize>>) {
@@ -83,7 +81,7 @@ pub(super) fn links(text: &str, found: &mut Vec<Range<usize>>) {
         if word.contains('/') {
             link_word(word, begin, found);
         }
-        // All characters that end a word are one byte long, except some blanks.
+        // Every character that ends a word is one byte long, except some blanks.
         begin += word.len();
         begin += text[begin..].chars().next().map_or(0, char::len_utf8);
     }
@@ -94,7 +92,7 @@ pub(super) fn links(text: &str, found: &mut Vec<Range<usize>>) {
     });
 }
 
-/// Finds the secrets of the addresses in one word. It may contain several addresses:
+/// Finds the secrets of the addresses in one word. A word may contain several addresses:
 /// `--url=https://a/https://b/`.
 fn link_word(word: &str, offset: usize, found: &mut Vec<Range<usize>>) {
     let mut starts = word.match_indices("://").map(|(at, sign)| at + sign.len()).peekable();
@@ -115,7 +113,7 @@ enum Scheme {
     Missing,
 }
 
-/// Finds the secrets in the path of one address. The address begins with its host.
+/// Finds the secrets in the path of an address that begins with its host.
 fn address(address: &str, offset: usize, scheme: Scheme, found: &mut Vec<Range<usize>>) {
     let Some((authority, _)) = address.split_once('/') else { return };
     let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
@@ -128,7 +126,7 @@ fn address(address: &str, offset: usize, scheme: Scheme, found: &mut Vec<Range<u
         found.extend(bot_segments(path).map(|place| offset + place.start..offset + place.end));
         return;
     }
-    // Webhooks of Make have a host for every region.
+    // The webhook service Make has a host for each region.
     if host.get(..5).is_some_and(|start| start.eq_ignore_ascii_case("hook.")) && is_host(host, "make.com") {
         found.extend((!path.is_empty()).then_some(offset..offset + path.len()));
         return;
@@ -145,7 +143,7 @@ fn address(address: &str, offset: usize, scheme: Scheme, found: &mut Vec<Range<u
             return;
         }
     }
-    // Without a scheme, the text may be a path of the file system.
+    // A text without a scheme may be a path of the file system.
     if scheme == Scheme::Present || host.contains('.') && !host.starts_with('.') {
         hook_segments(path, offset, found);
     }
@@ -182,7 +180,7 @@ fn is_host(host: &str, known: &str) -> bool {
         && (at == 0 || host.as_bytes()[at - 1] == b'.')
 }
 
-/// Returns the position after these segments, if the path begins with them.
+/// Returns the position after these segments, if the path begins with all of them.
 fn behind(path: &str, segments: &str) -> Option<usize> {
     let mut rest = path;
     for known in segments.split('/').filter(|known| !known.is_empty()) {
@@ -221,8 +219,8 @@ fn is_random(segment: &str) -> bool {
     has_digit && turns >= MIN_RANDOM_TURNS
 }
 
-/// Finds tokens of Telegram bots outside of known addresses: `123456789:AA…`, and `bot123456789:…` on other
-/// servers.
+/// Finds tokens of Telegram bots outside of Telegram's own addresses: `123456789:AA…`, and `bot123456789:…`
+/// on other servers.
 pub(super) fn bot_tokens(text: &str, found: &mut Vec<Range<usize>>) {
     let bytes = text.as_bytes();
     for at in memchr::memchr_iter(b':', bytes) {
@@ -306,7 +304,8 @@ pub(super) fn pgpass_lines(text: &str, found: &mut Vec<Range<usize>>) {
             host == "*" || host.starts_with('/') || is_name(host) || host.parse::<std::net::IpAddr>().is_ok();
         let is_number = matches!(port.len(), 4..=5) && port.bytes().all(|byte| byte.is_ascii_digit());
         let is_usual = port == "*" || port.starts_with("543") || port == "6432";
-        // Few other lines with colons, such as compiler output, match all of this.
+        // `.pgpass` lines match all of these conditions. Few other lines with colons do, such as compiler
+        // output.
         let is_source = !is_usual && host.rsplit_once('.').is_some_and(|(_, end)| SOURCE_ENDS.contains(&end));
         let is_secret = is_told || is_usual || token_patterns::can_be_value(password.as_bytes(), usize::MAX);
         let is_secret = is_secret && is_given(password.as_bytes());
@@ -323,7 +322,7 @@ pub(super) fn pgpass_lines(text: &str, found: &mut Vec<Range<usize>>) {
     }
 }
 
-/// Returns the five fields of a line. Colons within a field are escaped.
+/// Returns the five fields of a `.pgpass` line. Colons within a field are escaped.
 fn pgpass_fields(word: &str) -> Option<[&str; 5]> {
     let mut fields = [""; 5];
     let (mut from, mut index) = (0, 0);

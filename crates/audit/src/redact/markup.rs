@@ -1,4 +1,4 @@
-//! Finds secrets in documents: after marked names such as `**password**: …`, and in tables.
+//! Finds secrets in documents: after names with markup such as `**password**: …`, and in tables.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use super::value::is_given;
 
 const MARKS: [char; 3] = ['*', '`', '~'];
 
-/// Finds the secrets of a line after marked names: `` `password`: … ``, `**password:** …`.
+/// Finds the secrets of a line after names with markup: `` `password`: … ``, `**password:** …`.
 pub(super) fn marked_names(
     line: &str,
     begin: usize,
@@ -34,7 +34,8 @@ pub(super) fn marked_names(
     }
 }
 
-/// Finds the secrets of tables: cells after the name of a secret, and cells of a column with such a name.
+/// Finds the secrets of tables: the cell after the name of a secret, and all cells of a column with such a
+/// name.
 pub(super) fn tables(
     text: &str,
     named: impl Fn(&str) -> Option<NamedValueKind>,
@@ -51,7 +52,7 @@ pub(super) fn tables(
         let is_ruler = line.contains('-')
             && line.chars().all(|letter| letter.is_whitespace() || matches!(letter, '|' | '+' | '-' | ':'));
         if is_ruler {
-            // The header of a terminal table is between two lines. Another table may follow.
+            // In a table for terminals, the header is between two ruled lines. Another table may follow.
             columns = cells(header, 0).map(|(_, cell)| classify(cell, &named)).collect();
             header = "";
             continue;
@@ -65,7 +66,7 @@ pub(super) fn tables(
                 false => columns.clear(),
             }
         }
-        // Lines without a leading bar may be commands joined by pipes.
+        // Lines without a leading bar may be commands joined by a pipe.
         if line.trim_start().starts_with('|') {
             let mut cells = cells(line, start);
             let mut name = cells.next().and_then(|(_, cell)| classify(cell, &named));
@@ -94,8 +95,8 @@ fn classify(name: &str, named: impl Fn(&str) -> Option<NamedValueKind>) -> Optio
     named(name::end_of(name)).filter(|named| named.is_secret() || *named == NamedValueKind::TokenLike)
 }
 
-/// Finds the secret in a value that only its name indicates. Without marks, the value may be a word of a
-/// sentence.
+/// Finds the secret in a value that only its name indicates. If the name has no markup, the value may be a
+/// word of a sentence.
 fn find_value(value: &str, begin: usize, named: Option<NamedValueKind>, found: &mut Vec<Range<usize>>) {
     let (offset, shown) = inner(value);
     if offset > 0 || name::is_token_like(shown) {
@@ -116,7 +117,7 @@ fn find_cell(cell: &str, begin: usize, named: Option<NamedValueKind>, found: &mu
     }
 }
 
-/// Returns a value without marks, quotes and the end of a sentence, with its start position.
+/// Returns a value without markup, quotes and the end of a sentence, with its start position.
 fn inner(value: &str) -> (usize, &str) {
     let is_around = |letter: char| MARKS.contains(&letter) || matches!(letter, '"' | '\'');
     let shown = value.trim_start_matches(is_around);

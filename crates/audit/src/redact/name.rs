@@ -7,20 +7,20 @@ use super::words::{
     ATTRIBUTES, CONTINUATIONS, CORES, DOUBTFUL, ENDS, PUBLIC_ENDS, TOKEN_ENDS, TOKEN_ISSUERS, WORDS,
 };
 
-/// Only these last bytes of a longer name are examined.
+/// Number of bytes at the end of a name that are examined.
 pub(super) const MAX_NAME_BYTES: usize = 64;
 
 /// The kind of value that a name indicates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NamedValueKind {
     Secret,
-    /// A secret, unless it is a path: `pwd` can mean a password or the working directory.
+    /// A secret, unless the value is a path: `pwd` can mean a password or the working directory.
     UnlessPath,
-    /// A value whose texts are secrets. Numbers in it are not: `tokens` are also counted.
+    /// A secret, if the value is a text. A number is not: `tokens` are also counted.
     Texts,
     /// A secret, if the value looks like one.
     Doubtful,
-    /// A secret, unless the value is a pattern: `GITHUB_PAT` is a personal access token, and `FILE_PAT` may
+    /// A secret, unless the value is a pattern: `GITHUB_PAT` is a personal access token, but `FILE_PAT` may
     /// be `*.c`.
     UnlessPattern,
     /// A secret, if the value looks like a generated token.
@@ -28,7 +28,7 @@ pub(super) enum NamedValueKind {
 }
 
 impl NamedValueKind {
-    /// Returns `true` if this name alone makes its value a secret, unless the value is clearly something
+    /// Returns `true` if a name of this kind makes its value a secret, unless the value is clearly something
     /// else.
     pub(super) fn is_secret(self) -> bool {
         matches!(self, Self::Secret | Self::UnlessPath | Self::UnlessPattern)
@@ -45,7 +45,7 @@ impl NamedValueKind {
     }
 }
 
-/// Returns `true` for characters of patterns, lists and calls, which generated tokens do not contain.
+/// Returns `true` for characters of patterns, lists and calls. Generated tokens do not contain them.
 fn is_pattern_letter(letter: char) -> bool {
     letter.is_whitespace()
         || matches!(
@@ -70,7 +70,7 @@ pub(super) fn is_token_like(value: &str) -> bool {
 #[derive(Clone, Debug)]
 pub(super) struct SecretNames {
     added: Vec<String>,
-    /// Last letters of the endings, as bits. Most names are excluded by their last letter.
+    /// Last letters of all known endings, as bits. Most names are excluded by their last letter.
     last: u32,
 }
 
@@ -80,7 +80,7 @@ impl Default for SecretNames {
         for word in ENDS.iter().chain(&WORDS) {
             names.last |= word.bytes().next_back().map_or(0, bit);
         }
-        // `STRIPE_KEY`, `GITHUB_PAT`, `AUTH_SALT`.
+        // Last letters of environment variables such as `STRIPE_KEY`, `GITHUB_PAT` and `AUTH_SALT`.
         names.last |= bit(b'y') | bit(b't') | bit(b'd');
         for word in DOUBTFUL.iter().chain(&TOKEN_ENDS) {
             names.last |= word.bytes().next_back().map_or(0, bit);
@@ -109,7 +109,7 @@ impl SecretNames {
             plain_name = readable(name);
             &plain_name
         };
-        // The name may be inside delimiters: `[password]`, `password?`.
+        // The name may be enclosed in delimiters: `[password]`, `password?`.
         let name = name.trim_matches(|letter: char| !letter.is_ascii_alphanumeric());
         self.classify_end(name)
             .or_else(|| {
@@ -143,7 +143,7 @@ impl SecretNames {
         if DOUBTFUL.iter().any(|known| word.eq_ignore_ascii_case(known)) {
             return Some(if name == "PASS" { NamedValueKind::Secret } else { NamedValueKind::Doubtful });
         }
-        // In lower case this is the name of a cookie. In another case it may be any session.
+        // `sessionid` in lower case is the name of a cookie. In another case it may be the id of any session.
         if TOKEN_ENDS.iter().any(|end| has_end(name, end)) || name.ends_with("sessionid") {
             return Some(NamedValueKind::TokenLike);
         }
@@ -155,7 +155,7 @@ impl SecretNames {
         }
     }
 
-    /// Returns `true` if a name, in ASCII, ends like one of the known names.
+    /// Returns `true` if an ASCII name has the ending of a secret name.
     fn ends_like(&self, name: &str) -> bool {
         let is_end = |end: &str| has_end(name, end);
         (ENDS.iter().any(|end| is_end(end)) && !PUBLIC_ENDS.iter().any(|end| is_end(end)))
@@ -170,8 +170,8 @@ fn has_end(name: &str, end: &str) -> bool {
     end.bytes().rev().all(|wanted| letters.next() == Some(wanted))
 }
 
-/// Returns the kind of value that the name of a personal access token indicates. `last` is the last word of
-/// the name.
+/// Returns the kind of value of a name that may mean a personal access token. `last` is the last word of the
+/// name.
 fn access_token(name: &str, last: &str) -> NamedValueKind {
     let before =
         name[..name.len() - last.len()].trim_end_matches(|letter: char| !letter.is_ascii_alphanumeric());
@@ -181,10 +181,10 @@ fn access_token(name: &str, last: &str) -> NamedValueKind {
     if is_variable || is_issued { NamedValueKind::UnlessPattern } else { NamedValueKind::TokenLike }
 }
 
-/// Returns `true` if a name contains a word for a secret, and no later word makes it something else:
+/// Returns `true` if a name contains a word for a secret, and no later word changes its meaning:
 /// `API_KEY_OPENAI`.
 fn has_core(name: &str) -> bool {
-    // A shorter name has no room for two words.
+    // A name with two words for a secret has at least this length.
     if name.len() < 8 {
         return false;
     }
@@ -197,7 +197,7 @@ fn has_core(name: &str) -> bool {
         let is_core = CORES.iter().any(|(first, second)| {
             word.eq_ignore_ascii_case(first) && (second.is_empty() || next.eq_ignore_ascii_case(second))
         });
-        // In lower case, most such names are names of parsers and language models.
+        // In lower case, most names with `token` belong to parsers and language models.
         let is_token = word.eq_ignore_ascii_case("token");
         if is_core && words > 0 {
             return is_variable || !is_token;
@@ -228,7 +228,7 @@ fn plain(name: &str) -> String {
         .to_lowercase()
 }
 
-/// Returns the part after the last separator, or from the last capital: `user_pw`, `userPw`.
+/// Returns the part of a name after its last separator, or from its last capital on: `user_pw`, `userPw`.
 fn last_word(name: &str) -> &str {
     let bytes = name.as_bytes();
     let mut start = bytes.len();
@@ -245,7 +245,8 @@ fn last_word(name: &str) -> &str {
     name.get(start..).unwrap_or(name)
 }
 
-/// Returns a name without trailing numbers and words that do not change its meaning: `password2`, `tokenOld`.
+/// Returns a name without numbers and words at its end that do not change its meaning: `password2`,
+/// `tokenOld`.
 fn without_continuation(name: &str) -> &str {
     let mut core = name;
     loop {
@@ -255,7 +256,7 @@ fn without_continuation(name: &str) -> &str {
         let is_more = |name: &str, word: &str| {
             word.len() < name.len() && CONTINUATIONS.iter().any(|known| word.eq_ignore_ascii_case(known))
         };
-        // The last word may include its number, as in `b64`, or not, as in `old2`.
+        // The number can be a part of the last word, as in `b64`, or follow it, as in `old2`.
         core = match (last_word(core), last_word(shorter)) {
             (word, _) if is_more(core, word) => &core[..core.len() - word.len()],
             (_, word) if is_more(shorter, word) => &shorter[..shorter.len() - word.len()],
@@ -264,15 +265,15 @@ fn without_continuation(name: &str) -> &str {
     }
 }
 
-/// Returns the part of a name that is examined: its end.
+/// Returns the end of a name, which is the examined part.
 pub(super) fn end_of(name: &str) -> &str {
     let from = name.len().saturating_sub(MAX_NAME_BYTES);
     let from = (from..=name.len()).find(|at| name.is_char_boundary(*at)).unwrap_or(from);
     name.get(from..).unwrap_or(name)
 }
 
-/// Returns `true` if the value of this environment variable is a secret, by the last word of its name:
-/// `DB_PASS`, `STRIPE_KEY`. In lower case such names are ambiguous.
+/// Returns `true` if the last word of an environment variable's name marks a secret: `DB_PASS`, `STRIPE_KEY`.
+/// In lower case, such names are ambiguous.
 fn is_variable(name: &str) -> bool {
     let last = name.rsplit_once('_').map(|(_, last)| last);
     last.is_some_and(|last| matches!(last, "PASS" | "PWD" | "PW" | "KEY" | "SALT"))
@@ -280,7 +281,7 @@ fn is_variable(name: &str) -> bool {
         && name != "OLD_PWD"
 }
 
-/// Returns `true` if the value of this option is a secret: `--pass`, `--db-pwd`.
+/// Returns `true` if the name of an option marks its value as a secret: `--pass`, `--db-pwd`.
 pub(super) fn is_option(name: &str) -> bool {
     let last = name.strip_prefix("--").and_then(|name| name.rsplit('-').next());
     last.is_some_and(|last| matches!(last, "pass" | "pwd" | "pw"))

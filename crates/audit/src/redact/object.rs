@@ -1,5 +1,5 @@
 //! Finds values that another member of the same object names, in any order: `{"name": "password", "value":
-//! "…"}`. Also finds filled forms: `{"selector": "#password", "text": "…"}`.
+//! "…"}`. Also finds filled form fields: `{"selector": "#password", "text": "…"}`.
 
 use std::ops::Range;
 
@@ -12,25 +12,26 @@ const MAX_DEPTH: usize = 64;
 
 const MAX_NESTED_TEXTS: usize = 4;
 
-/// Members that always name the value beside them. These and all following names are in lower case.
+/// Members that always name the value of a member beside them. All member names here are in lower case.
 const NAMES: [&str; 6] = ["field", "header", "k", "key", "name", "variable"];
-/// Members that name the value beside them only if it is a text. Otherwise they may have another meaning.
+/// Members that name the value beside them only if that value is a text. With another value they may have
+/// another meaning.
 const IDS: [&str; 3] = ["id", "label", "target"];
 /// Members that describe a form field.
 const FIELDS: [&str; 9] =
     ["arialabel", "css", "element", "locator", "placeholder", "ref", "selector", "testid", "xpath"];
-/// Members that contain a value that another member names.
+/// Members whose value another member may name.
 const VALUES: [&str; 5] = ["data", "text", "v", "val", "value"];
-/// Members that contain such a value if it is one word. They also contain texts for people.
+/// Members whose value another member may name if the value is one word. Longer values are texts for people.
 const WORD_VALUES: [&str; 5] = ["answer", "content", "default", "example", "input"];
 
-/// Words of a description that say nothing about the content of a field.
+/// Words in the description of a form field that say nothing about its content.
 const FIELD_WORDS: [&str; 14] = [
     "a", "box", "control", "edit", "element", "entry", "field", "for", "input", "optional", "required",
     "text", "textbox", "txt",
 ];
 
-/// The kind of value that a label indicates beside it.
+/// The kind of value that a label announces in a member beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Label {
     /// A secret, if the value looks like a generated token: `{"type": "token"}` is also part of a program.
@@ -44,8 +45,8 @@ pub(super) enum Label {
 }
 
 impl Label {
-    /// Returns the label that a member is for the value beside it. Returns `None` if the member does not
-    /// label a secret.
+    /// Returns the label that the member `key` is for the value beside it. Returns `None` if the member does
+    /// not announce a secret.
     pub(super) fn new(key: &str, text: &str, named: impl Fn(&str) -> Option<NamedValueKind>) -> Option<Self> {
         let is_any = |known: &[&str]| known.iter().any(|known| key.eq_ignore_ascii_case(known));
         let is_secret = || named(name::end_of(text)).is_some_and(NamedValueKind::is_secret);
@@ -89,7 +90,7 @@ fn is_word_key(key: &str) -> bool {
     WORD_VALUES.iter().any(|known| key.eq_ignore_ascii_case(known))
 }
 
-/// Returns the kind of value that `label` indicates in the member `key`. Returns `None` if that member cannot
+/// Returns the kind of value that `label` announces in the member `key`. Returns `None` if that member cannot
 /// contain the value.
 pub(super) fn label_of(key: &str, label: Label) -> Option<Label> {
     is_value_key(key).then(|| if is_word_key(key) { label.min(Label::Word) } else { label })
@@ -104,7 +105,7 @@ fn ends_with(text: &str, end: &str) -> bool {
     from.is_some_and(|from| text.as_bytes()[from..].eq_ignore_ascii_case(end.as_bytes()))
 }
 
-/// Returns `true` if this is the description or the selector of a form field for a secret: `Password field`,
+/// Returns `true` for the description or the selector of a form field that takes a secret: `Password field`,
 /// `input[name=password]`.
 fn is_secret_field(text: &str, named: impl Fn(&str) -> Option<NamedValueKind>) -> bool {
     const MAX_BYTES: usize = 256;
@@ -125,7 +126,7 @@ fn is_secret_field(text: &str, named: impl Fn(&str) -> Option<NamedValueKind>) -
             is_secret(core)
         });
     }
-    // The text after `for` says who owns the secret.
+    // In `password for NAME`, the name says who owns the secret.
     let text = text.split(" for ").next().unwrap_or(text);
     let mut core = text.trim_end_matches(|letter: char| !letter.is_ascii_alphanumeric());
     while let Some((before, _)) = core.rsplit_once([' ', '-', '_']).filter(|(_, last)| is_field_word(last)) {
@@ -153,11 +154,11 @@ struct Scope<'a> {
     is_list: bool,
     key: Key<'a>,
     label: Option<Label>,
-    /// Values that a label may name: key, position, and `true` if the value is quoted.
+    /// Values that a label may announce: key, position, and `true` if the value is quoted.
     values: Vec<(&'a str, Range<usize>, bool)>,
 }
 
-/// Finds the values in objects that have labels of secrets. Quoted texts are recognized only within braces.
+/// Finds the values in objects that have a label of a secret. Quoted texts count only within braces.
 pub(super) fn objects(
     text: &str,
     named: impl Fn(&str) -> Option<NamedValueKind>,
@@ -175,7 +176,8 @@ fn read(
 ) {
     let bytes = text.as_bytes();
     let mut scopes: Vec<Scope<'_>> = Vec::new();
-    // Kinds of quotes, by their number of backslashes, that are never closed in the rest of the text.
+    // For each kind of quote and number of backslashes before it: `true` if no closing quote follows in the
+    // text.
     let mut unclosed = [[false; 9]; 3];
     let mut at = 0;
     while at < bytes.len() {
@@ -205,7 +207,7 @@ fn read(
                 }
             }
             b',' if !scope.is_list => scope.key = Key::None,
-            // The braces contain statements, not an object.
+            // A semicolon shows that the braces contain statements, not an object.
             b';' => *scope = Scope { is_list: scope.is_list, ..Scope::default() },
             quote @ (b'"' | b'\'' | b'`') => {
                 let escapes = bytes[..at].iter().rev().take(8).take_while(|byte| **byte == b'\\').count();
@@ -228,7 +230,7 @@ fn read(
                 let blank = rest.iter().take(256).take_while(|byte| byte.is_ascii_whitespace()).count();
                 if rest.get(blank) == Some(&b':') && !scope.is_list {
                     scope.key = Key::new(inner);
-                    // Skips the delimiter, so that it is not searched for a name before it again.
+                    // Skips the delimiter, so that it is not examined again.
                     at += blank + 1;
                 } else {
                     add(scope, inner, place.clone(), true, named);
@@ -245,7 +247,7 @@ fn read(
                 scope.key = Key::new(&before[behind_last(before, |letter| !is_name_letter(letter))..]);
             }
             byte if !byte.is_ascii_whitespace() && !matches!(scope.key, Key::None) && byte != b'\\' => {
-                // A value without quotes.
+                // An unquoted value.
                 let is_end = |byte: &u8| byte.is_ascii_whitespace() || b",}]{[;\"'`\\:".contains(byte);
                 let length = bytes[at..].iter().position(is_end).unwrap_or(bytes.len() - at);
                 let end = at + length;

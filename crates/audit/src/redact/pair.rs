@@ -1,12 +1,12 @@
-//! Finds values whose names are not directly before a delimiter: in pairs, in attributes, before types, and
-//! in calls.
+//! Finds values whose names are not directly before a delimiter: in pairs, attributes and calls, and in
+//! declarations with a type.
 
 use std::ops::Range;
 
 use super::name::{self, NamedValueKind};
 use super::token_patterns::{self, is_name_letter, tag_before};
 
-/// Members that name the value beside them, in addition to those that end with `key` or `name`: `{"name":
+/// Members that name the value beside them. So do all members that end with `key` or `name`: `{"name":
 /// "TOKEN", "value": "…"}`.
 const LABELS: [&str; 4] = ["field", "header", "id", "variable"];
 
@@ -16,7 +16,7 @@ const MAX_ITEM_BYTES: usize = 512;
 
 const MAX_TYPE_BYTES: usize = 64;
 
-/// Endings of functions that set a value, in lower case: `setenv("TOKEN", "…")`.
+/// Endings of functions that set a value by its name, in lower case: `setenv("TOKEN", "…")`.
 const SETTERS: [&str; 18] = [
     "add",
     "append",
@@ -53,8 +53,8 @@ const MAX_BRACED_BYTES: usize = 1024;
 
 const MAX_CALL_BYTES: usize = 256;
 
-/// Returns `true` if the label beside a value is the name of a secret: `key="password" value="…"`. The
-/// member's own name, which begins at `start`, does not count.
+/// Returns `true` if a label beside a value is the name of a secret: `key="password" value="…"`. `start` is
+/// the start of the value's own attribute name, which is not a label.
 pub(super) fn is_labeled(
     text: &str,
     start: usize,
@@ -68,9 +68,9 @@ pub(super) fn is_labeled(
     let before = &text[floor(text, start.saturating_sub(MAX_LABEL_DISTANCE))..start];
     let edge = behind_last(before, |letter| matches!(letter, '{' | '}' | '<' | '>'));
     let is_enclosed = before[..edge].ends_with(['{', '<']);
-    // In a list without braces, the start of the next item ends an item.
+    // In a list without braces, an item ends where the next one starts.
     let before = &before[edge..];
-    // The name of an element can be the label of its attribute: `<Password value="…"/>`.
+    // The name of an element can label its attribute: `<Password value="…"/>`.
     let tag = before.split(|letter: char| letter.is_ascii_whitespace()).next().unwrap_or(before);
     if text[..start - before.len()].ends_with('<') && is_secret(tag, &named) {
         return true;
@@ -98,8 +98,8 @@ pub(super) fn is_labeled(
     after.is_some_and(|after| label_values(after).any(|(label, _)| is_secret(label, &named)))
 }
 
-/// Returns `true` if a label follows the attribute whose name ends at `at`, in the same tag: `value="…"
-/// name="password"`.
+/// Returns `true` if a label of a secret follows, in the same tag, the attribute whose name ends at `at`:
+/// `value="…" name="password"`.
 fn is_labeled_attribute(text: &str, at: usize, named: impl Fn(&str) -> Option<NamedValueKind>) -> bool {
     let bytes = text.as_bytes();
     let quote = at + 1;
@@ -111,8 +111,8 @@ fn is_labeled_attribute(text: &str, at: usize, named: impl Fn(&str) -> Option<Na
     after.find('>').is_some_and(|end| label_values(&after[..end]).any(|(label, _)| is_secret(label, &named)))
 }
 
-/// Returns `true` if a YAML member, whose name begins at `start`, has a label before or after it. Both must
-/// be in the same list item, with equal indentation.
+/// Returns `true` if the YAML member whose name begins at `start` has a label of a secret before or after it,
+/// in the same list item and with the same indentation.
 fn is_labeled_item(
     text: &str,
     start: usize,
@@ -164,7 +164,7 @@ fn is_secret(label: &str, named: impl Fn(&str) -> Option<NamedValueKind>) -> boo
     named(name::end_of(label)).is_some_and(NamedValueKind::is_secret)
 }
 
-/// Returns the values of the labels in a text, with their end positions.
+/// Returns the values of all labels in a text, each with its end position.
 fn label_values(text: &str) -> impl DoubleEndedIterator<Item = (&str, usize)> {
     let is_around = |letter: char| matches!(letter, '"' | '\'' | ' ' | '\\');
     text.match_indices(['=', ':']).filter_map(move |(at, _)| {
@@ -214,8 +214,8 @@ pub(super) fn is_manifest_data(name: &str) -> bool {
     matches!(name, "data" | "stringData")
 }
 
-/// Returns `true` if the tag that ends at `at` has a label that is the name of a secret, or follows such a
-/// label: `<entry key="password">`, `<key>password</key><string>`.
+/// Returns `true` if a label of a secret belongs to the tag that ends at `at`, in the tag or before it:
+/// `<entry key="password">`, `<key>password</key><string>`.
 pub(super) fn is_labeled_tag(
     text: &str,
     at: usize,
@@ -234,8 +234,8 @@ pub(super) fn is_labeled_tag(
     let is_value = tag
         .get(tag.len().saturating_sub("value".len())..)
         .is_some_and(|end| end.eq_ignore_ascii_case("value"));
-    // The label may belong to the enclosing element, or be the name of that element: `<setting
-    // name="ApiKey"><value>`, `<password><value>`.
+    // The label may belong to the enclosing element, or be its name: `<setting name="ApiKey"><value>`,
+    // `<password><value>`.
     if is_value && before.ends_with('>') {
         let outer = before.len() - 1;
         let Some(start) = tag_before(&before[..outer]).and_then(|tag| tag.rfind('<')) else { return false };
@@ -246,7 +246,7 @@ pub(super) fn is_labeled_tag(
             return true;
         }
     }
-    // The label may be an element before or after this one.
+    // The label may be a separate element before or after this one.
     let from = floor(before, before.len().saturating_sub(MAX_LABEL_DISTANCE));
     let in_front = before[from..].strip_suffix('>').and_then(|before| {
         let (before, closing) = before.rsplit_once("</")?;
@@ -256,7 +256,7 @@ pub(super) fn is_labeled_tag(
     if in_front.is_some_and(|label| is_secret(label.trim(), &named)) {
         return true;
     }
-    // If there is a label before the value, a label after it belongs to the next value.
+    // If a label precedes the value, a label after the value belongs to the next value.
     if in_front.is_some() || !is_value {
         return false;
     }
@@ -268,8 +268,8 @@ pub(super) fn is_labeled_tag(
     behind.is_some_and(|label| is_secret(label.trim(), &named))
 }
 
-/// Finds the next closing tag. Positions must not decrease. Then a text is searched only once, for any number
-/// of tags.
+/// Finds the next closing tag. Queried positions must not decrease, so that a text is searched only once, for
+/// any number of tags.
 #[derive(Debug, Default)]
 pub(super) struct ClosingTags {
     next: Option<usize>,
@@ -291,13 +291,13 @@ impl ClosingTags {
     }
 }
 
-/// Returns `true` if elements with this tag name the value beside them.
+/// Returns `true` if the content of elements with this tag names the value beside them.
 fn is_label_element(tag: &str) -> bool {
     ["id", "key", "name"].iter().any(|known| tag.eq_ignore_ascii_case(known))
 }
 
-/// Returns `true` if the name before a type is that of a secret, and a text is assigned to it: `password:
-/// &str = "…"`. The last word of the type begins at `start`.
+/// Returns `true` if the name before a type marks a secret, and a text is assigned to it: `password: &str =
+/// "…"`. `start` is the start of the type's last word.
 pub(super) fn is_typed(
     text: &str,
     start: usize,
@@ -317,14 +317,14 @@ pub(super) fn is_typed(
             )
     };
     let before = &before[behind_last(before, |letter| !is_type(letter))..];
-    // Two colons separate the parts of a path within the type.
+    // A double colon separates the parts of a path within the type.
     let is_single = |at: &usize| !before[..*at].ends_with(':') && !before[at + 1..].starts_with(':');
     let Some(colon) = before.match_indices(':').map(|(at, _)| at).rfind(is_single) else {
         return false;
     };
     let before = before[..colon].trim_end_matches(['?', ' ']);
     let name = &before[behind_last(before, |letter| !is_name_letter(letter))..];
-    // A variable that is assigned is not a secret.
+    // A variable on the right side is not a secret.
     let value = text[start..].split_once('=').map_or("", |(_, value)| value.trim_start());
     let is_call =
         |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '_' | ':' | '.' | '(' | '&');
@@ -347,9 +347,9 @@ pub(super) fn pair_name(text: &str, comma: usize) -> Option<Range<usize>> {
     (is_pair && name[..start].ends_with(is_quote)).then_some(start..name.len())
 }
 
-/// Returns `true` if the value of a pair, whose name begins at `start`, can be a secret. Either a function
-/// sets the name to the value, or the pair is alone in its brackets and the value is not a word. A word in a
-/// list of words is not a secret.
+/// Returns `true` if the value of a pair can be a secret. Either a function sets the name, which begins at
+/// `start`, to the value, or the pair is alone in its brackets and the value is not a word. A word in a list
+/// of words is not a secret.
 pub(super) fn is_pair_secret(text: &str, start: usize, value: &Range<usize>) -> bool {
     let Some(shown) = text.get(value.clone()).filter(|shown| !shown.contains(' ')) else { return false };
     let before = text[..start].trim_end_matches(['"', '\'', '\\', ' ']);
@@ -374,7 +374,7 @@ pub(super) fn is_login_call(name: &str) -> bool {
     ends_like_word(name, &LOGIN_CALLS)
 }
 
-/// Returns `true` if a name ends with one of these words. Case and separators are ignored.
+/// Returns `true` if a name ends with one of `words`, ignoring case and separators.
 fn ends_like_word(name: &str, words: &[&str]) -> bool {
     words.iter().any(|word| {
         let mut letters = name.bytes().rev().filter(|byte| *byte != b'_');
@@ -384,7 +384,7 @@ fn ends_like_word(name: &str, words: &[&str]) -> bool {
     })
 }
 
-/// Returns the quoted first argument of the function whose name begins at `begin`.
+/// Returns the first argument of the function whose name begins at `begin`, if the argument is quoted.
 pub(super) fn call_argument(bytes: &[u8], begin: usize) -> Option<Range<usize>> {
     let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b':');
     let name = bytes[begin..].iter().take(name::MAX_NAME_BYTES).take_while(|byte| is_name(byte)).count();
@@ -392,15 +392,15 @@ pub(super) fn call_argument(bytes: &[u8], begin: usize) -> Option<Range<usize>> 
     (bytes.get(argument - 1) == Some(&b'(')).then(|| quoted(bytes, argument, MAX_CALL_BYTES))?
 }
 
-/// Returns the text in the quotes that open at `from`, if they close on the same line and within `most`
-/// bytes.
+/// Returns the text in the quotes that open at `from`. The quotes must close on the same line and within
+/// `most` bytes.
 fn quoted(bytes: &[u8], from: usize, most: usize) -> Option<Range<usize>> {
     let quote = *bytes.get(from).filter(|byte| matches!(byte, b'"' | b'\''))?;
     let length = bytes[from + 1..].iter().take(most).position(|byte| *byte == quote || *byte == b'\n')?;
     (bytes[from + 1 + length] == quote).then_some(from + 1..from + 1 + length)
 }
 
-/// Returns the values that can be secrets in the braces that open at `begin`: `{"value": "…"}`.
+/// Returns the possible secrets in the braces that open at `begin`: `{"value": "…"}`.
 pub(super) fn braced_values(bytes: &[u8], begin: usize) -> Vec<Range<usize>> {
     let mut values = Vec::new();
     let (mut depth, mut at, mut is_value) = (0_usize, begin, false);
@@ -425,7 +425,7 @@ pub(super) fn braced_values(bytes: &[u8], begin: usize) -> Vec<Range<usize>> {
     values
 }
 
-/// Returns the default for a missing environment variable: `token = env.TOKEN || "…"`.
+/// Returns the default value of an environment variable: `token = env.TOKEN || "…"`.
 pub(super) fn fallback(bytes: &[u8], value: &Range<usize>) -> Option<Range<usize>> {
     let start = &bytes[value.start..value.end.min(value.start + MAX_TYPE_BYTES)];
     let has = |word: &[u8]| start.windows(word.len()).any(|window| window.eq_ignore_ascii_case(word));
@@ -440,8 +440,8 @@ pub(super) fn fallback(bytes: &[u8], value: &Range<usize>) -> Option<Range<usize
         .filter(|place| place.len() >= token_patterns::MIN_QUOTED_BYTES)
 }
 
-/// Returns the second quoted text of the call whose arguments begin at `begin`, if the first argument is a
-/// quoted text: `("me", "…")`.
+/// Returns the second quoted argument of the call whose arguments begin at `begin`, if the first argument is
+/// also quoted: `("me", "…")`.
 pub(super) fn second_text(bytes: &[u8], begin: usize) -> Option<Range<usize>> {
     let first = quoted(bytes, begin, MAX_CALL_BYTES)?;
     let gap =

@@ -8,18 +8,18 @@ use base64::engine::general_purpose::STANDARD_NO_PAD;
 
 use super::token_patterns::PLACEHOLDER_BYTES;
 
-/// Limit of a key's title: `RSA PRIVATE KEY`.
+/// Maximum length of a title in PEM: `RSA PRIVATE KEY`.
 const MAX_TITLE_BYTES: usize = 64;
 
-/// Beginnings of a base64-encoded key file: `-----BEGIN`, `---- BEGIN` and `PuTTY-User-Key-`.
+/// Beginnings of base64-encoded key files: `-----BEGIN`, `---- BEGIN` and `PuTTY-User-Key-`.
 const ENCODED_STARTS: [&[u8]; 3] = [b"LS0tLS1CRUdJTi", b"LS0tLSBCRUdJTi", b"UHVUVFktVXNlci1LZXkt"];
 
 pub(super) const ENCODED_FIRST: &str = "LU";
 
 const MAX_LAST_LINE_LETTERS: usize = 112;
 
-/// Returns the length of the base64-encoded file of keys or certificates that begins here, and `true` if it
-/// has a private key. Both alphabets of base64 are accepted, and line breaks, also escaped ones.
+/// Returns the length of the base64-encoded file of keys or certificates that begins here, and `true` if the
+/// file contains a private key. Accepts both alphabets of base64, and plain or escaped line breaks.
 pub(super) fn encoded_file(rest: &[u8]) -> Option<(usize, bool)> {
     ENCODED_STARTS.iter().find(|start| rest.starts_with(start))?;
     let (mut letters, mut at) = (Vec::new(), 0);
@@ -44,13 +44,13 @@ fn is_base64(byte: &u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'-' | b'_')
 }
 
-/// Decodes base64, ignoring an incomplete group at its end.
+/// Decodes base64, and ignores an incomplete group at the end.
 fn decode(letters: &[u8]) -> Vec<u8> {
     STANDARD_NO_PAD.decode(&letters[..letters.len() / 4 * 4]).unwrap_or_default()
 }
 
-/// Returns the length of the line break that begins here, with the blanks after it. Returns 0 if there is
-/// none.
+/// Returns the length of the line break that begins here, with the blanks after it. Returns 0 without a line
+/// break.
 fn line_break(rest: &[u8]) -> usize {
     let signs = rest.iter().take(4).take_while(|byte| matches!(byte, b'\\' | b'\r')).count();
     let is_there = match rest.get(signs) {
@@ -63,7 +63,7 @@ fn line_break(rest: &[u8]) -> usize {
     if is_there { begin + rest[begin..].iter().take_while(|byte| is_blank(byte)).count() } else { 0 }
 }
 
-/// Returns `true` if the line that begins here contains only base64.
+/// Returns `true` if the line that begins here consists of base64 only.
 fn is_base64_line(rest: &[u8]) -> bool {
     let length = rest.iter().take_while(|byte| is_base64(byte)).count();
     let padding = rest[length..].iter().take(2).take_while(|byte| **byte == b'=').count();
@@ -71,17 +71,17 @@ fn is_base64_line(rest: &[u8]) -> bool {
     length > 0 && rest.get(length + padding).is_none_or(is_end)
 }
 
-/// Returns `true` if the decoded base64 ends with the last line of a key.
+/// Returns `true` if the decoded file ends with the last line of a key.
 fn is_complete(letters: &[u8]) -> bool {
     let from = letters.len().saturating_sub(MAX_LAST_LINE_LETTERS) / 4 * 4;
     let last = decode(&letters[from..]);
     memchr::memmem::find(&last, b"-----END ").is_some_and(|at| last[at..].trim_ascii().ends_with(b"---"))
 }
 
-/// Finds the private keys in a text. Each ends with its last line or, if that is missing, where the text no
-/// longer looks like a key.
+/// Finds the private keys in a text. A key ends with its last line. If that line is missing, the key ends
+/// where the text no longer looks like a key.
 pub(super) fn private_keys(text: &str, found: &mut Vec<Range<usize>>) {
-    // Most texts have no key, and this check is cheaper than the search.
+    // Most texts contain no key, and this check is cheaper than the search.
     if !text.contains("---- BEGIN ") && !text.contains("-----BEGIN ") && !text.contains("Private-Lines:") {
         return;
     }
@@ -117,10 +117,10 @@ pub(super) fn private_keys(text: &str, found: &mut Vec<Range<usize>>) {
     found.retain(|place| !place.is_empty());
 }
 
-/// The positions of the last lines of keys in a text, found once for any number of keys.
+/// Positions of all last lines of keys in a text, found once for any number of keys.
 struct Ends<'a> {
     all: Vec<usize>,
-    /// The same positions, by title.
+    /// The positions in the text, by title of the key.
     titled: HashMap<&'a str, Vec<usize>>,
 }
 
@@ -138,15 +138,15 @@ impl<'a> Ends<'a> {
         ends
     }
 
-    /// Returns the end of the key that begins at `begin`: the last line with its title. A last line with
-    /// another title is part of the key, unless no line has this title.
+    /// Returns the end of the key that begins at `begin`: the next last line with its title. If no last line
+    /// has this title, the next one with any title counts.
     fn first_behind(&self, begin: usize, title: &str) -> Option<usize> {
         let first = |ends: &[usize]| ends.get(ends.partition_point(|end| *end < begin)).copied();
         self.titled.get(title).and_then(|ends| first(ends)).or_else(|| first(&self.all))
     }
 }
 
-/// Returns the length of a key without a last line, judged by its content.
+/// Returns the length of a key whose last line is missing, judged by its content.
 fn key_run(bytes: &[u8]) -> usize {
     let gone = if bytes.starts_with(PLACEHOLDER_BYTES) { PLACEHOLDER_BYTES.len() } else { 0 };
     let is_key = |byte: &u8| {

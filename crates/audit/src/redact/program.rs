@@ -1,13 +1,13 @@
-//! The options of known programs whose arguments are secrets.
+//! Options of known programs whose arguments are secrets.
 
-/// The part of an argument that is the secret.
+/// Which part of an argument is the secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SecretPart {
     Value,
-    /// The whole argument of an option that any program may have. A word of a sentence does not count.
+    /// The whole argument of an option that any program may have. An ordinary word does not count.
     Named,
     Login,
-    /// The part after a colon, or the whole argument if it looks like a generated token.
+    /// The part after a colon. Without a colon, the whole argument if it looks like a generated token.
     LoginOrToken,
     Percent,
     Comma,
@@ -15,13 +15,13 @@ pub(super) enum SecretPart {
     Equals,
     /// The part after a slash, up to an at sign.
     Slash,
-    /// The whole argument if it is quoted, or mixes letters and other characters. Words of sentences and
-    /// names of program code do not.
+    /// The whole argument if it is quoted, or mixes letters and other characters. Ordinary words and names of
+    /// program code do not count.
     Mixed,
     Token,
 }
 
-/// The position of a secret among the arguments.
+/// Where the secret is among the arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SecretPlace {
     /// In the same argument as the option, or in the next one.
@@ -29,21 +29,21 @@ pub(super) enum SecretPlace {
     /// In the same argument as the option.
     Attached,
     Next,
-    /// Like `Either`, if the option follows this word.
+    /// Like `Either`, but only if this word precedes the option.
     After(&'static str),
-    /// The argument after this word. There is no option.
+    /// The argument after this word, which is not an option.
     Follows(&'static str),
     /// Every `NAME=…` after this word.
     Assigned(&'static str),
     /// Every argument after this word that is not an option.
     Behind(&'static str),
-    /// No position: a flag with this letter replaces an argument.
+    /// Nowhere. If the flag with this letter is present, one argument less precedes the secret.
     CountedFlag,
-    /// The argument with this number. Options are not counted.
+    /// The argument with this number, not counting options.
     Word(u8),
-    /// The second argument after this word. Options are not counted.
+    /// The second argument after this word, not counting options.
     Second(&'static str),
-    /// Like `Second`, if there is a flag `--secret` anywhere.
+    /// Like `Second`, if the command has the flag `--secret` anywhere.
     SecondIfSecret(&'static str),
     /// The argument after the name of a network share, unless it begins with a slash.
     AfterShare,
@@ -68,10 +68,10 @@ pub(super) const CURL: SecretOptions = &[
     ("-b", SecretPlace::Either, SecretPart::Equals),
     ("--cookie", SecretPlace::Either, SecretPart::Equals),
 ];
-/// Options of `curl` with one letter and without an argument. They may precede others in one word: `-sSu`.
+/// Options of `curl` with one letter and no argument. Another option may follow in the same word: `-sSu`.
 pub(super) const CURL_FLAGS: &str = "sSfLkivgGIjJNOqna0123469#";
-/// A password must be in the same word as `-p`: `mysql -p NAME` prompts for it, and the name is that of a
-/// database.
+/// `mysql -pPASSWORD`: the password must be in the same word as `-p`. In `mysql -p NAME` the name is that of
+/// a database.
 const ATTACHED: SecretOptions =
     &[("-p", SecretPlace::Attached, SecretPart::Value), ("-hp", SecretPlace::Attached, SecretPart::Value)];
 const MYSQL_ADMIN: SecretOptions = &[
@@ -118,7 +118,7 @@ const VAULT: SecretOptions = &[
     ("", SecretPlace::Follows("login"), SecretPart::Value),
     ("", SecretPlace::Assigned("put"), SecretPart::Value),
     ("", SecretPlace::Assigned("patch"), SecretPart::Value),
-    // The value that is written may be a secret or a setting.
+    // The written value may be a secret or a setting.
     ("", SecretPlace::Assigned("write"), SecretPart::Token),
 ];
 const PULUMI: SecretOptions = &[("", SecretPlace::SecondIfSecret("set"), SecretPart::Value)];
@@ -156,10 +156,10 @@ const PUBLISH: SecretOptions = &[
     ("-a", SecretPlace::After("publish"), SecretPart::Value),
 ];
 const SHORT_TOKEN: SecretOptions = &[("-t", SecretPlace::Next, SecretPart::Value)];
-/// The option contains a key, or the name of a stored key.
+/// The option takes a key, or the name of a stored key.
 const GEM: SecretOptions =
     &[("--key", SecretPlace::Either, SecretPart::Token), ("-k", SecretPlace::Next, SecretPart::Token)];
-/// Without an option after the subcommand. There may be options before the subcommand.
+/// The token follows the subcommand without an option between them. Options may precede the subcommand.
 const TOKEN_ARGUMENT: SecretOptions = &[
     ("", SecretPlace::Behind("login"), SecretPart::Token),
     ("", SecretPlace::Behind("auth"), SecretPart::Token),
@@ -172,7 +172,7 @@ const WINDOWS: SecretOptions = &[
     ("/rp", SecretPlace::Next, SecretPart::Value),
 ];
 
-/// Returns the options of a program that contain secrets. Returns `None` for an unknown program.
+/// Returns the options of a program that take secrets. Returns `None` for an unknown program.
 pub(super) fn options(program: &str) -> Option<SecretOptions> {
     Some(match program {
         "curl" => CURL,
@@ -218,12 +218,13 @@ pub(super) fn options(program: &str) -> Option<SecretOptions> {
         "doctl" | "glab" => TOKEN,
         "openssl" => OPENSSL,
         "xfreerdp" | "xfreerdp3" | "wfreerdp" | "cmdkey" | "schtasks" => WINDOWS,
-        // Programs whose settings are judged by their names.
+        // Programs that take settings as arguments. The name of a setting shows if its value is a secret.
         "consul" | "rclone" | "wg" | "npm" | "pnpm" | "yarn" | "git" | "pip" | "pip3" | "gcloud"
         | "composer" | "conda" | "bundle" | "heroku" | "firebase" => &[],
-        // Programs whose arguments are judged by the names of settings.
+        // Programs that take names of variables as arguments. The name of a variable shows if its value is a
+        // secret.
         _ if settings_of(program).is_some() => &[],
-        // The first argument is the secret.
+        // The secret is the first argument.
         "ConvertTo-SecureString" => &[("", SecretPlace::Next, SecretPart::Value)],
         _ => return None,
     })
@@ -238,13 +239,14 @@ pub(super) fn settings_of(program: &str) -> Option<Settings> {
             Some(Settings::Names(SecretPart::Named))
         }
         "#define" | "%define" | "%global" | "!define" => Some(Settings::First(SecretPart::Mixed)),
-        // `set` sets a variable in fish, Tcl and others. In a sentence it is an ordinary word.
+        // `set` sets a variable in fish, Tcl and other languages. In a sentence, `set` is an ordinary word.
         "set" => Some(Settings::First(SecretPart::Mixed)),
         _ => None,
     }
 }
 
-/// Returns `true` if an option of `set` sets a variable: `-gx`, `--export`. `-e` and `-o` do not.
+/// Returns `true` if `set` with this option sets a variable: `-gx`, `--export`. With `-e` or `-o` it does
+/// not.
 pub(super) fn sets_variable(option: &str) -> bool {
     match option.strip_prefix("--") {
         Some(name) => {
@@ -257,7 +259,7 @@ pub(super) fn sets_variable(option: &str) -> bool {
     }
 }
 
-/// The place where a program expects names of settings, and the way their values are read.
+/// Which arguments of a program are settings, and how the values of the settings are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Settings {
     /// Every argument may be a setting.
@@ -266,7 +268,7 @@ pub(super) enum Settings {
     First(SecretPart),
 }
 
-/// Returns `true` for words that settings with names follow.
+/// Returns `true` for words that are followed by settings of the form `NAME=…`.
 pub(super) fn begins_settings(word: &str) -> bool {
     matches!(word, "set" | "config" | "config:set" | "add" | "put")
 }

@@ -74,7 +74,7 @@ fn only_the_secret_part_of_a_text_is_redacted() {
     ] {
         let mark = json!({"$redacted": true, "reason": reason::TOKEN, "text": shown});
         check(json!({"text": [text]}), &json!({"text": [mark]}));
-        // A second pass changes nothing.
+        // Redacting the mark again changes nothing.
         check(mark.clone(), &mark);
     }
     check(json!(["ghp_abcdefghijklmnopqrstuvwxyz012345"]), &json!([mark(reason::TOKEN)]));
@@ -137,7 +137,7 @@ fn a_caller_can_add_rules() {
 proptest::proptest! {
     #![proptest_config(proptest::prelude::ProptestConfig::with_cases(2000))]
 
-    /// Skipping searches that the characters of a text rule out makes no difference.
+    /// A text is searched only for forms that its characters allow. The skipped searches would find nothing.
     #[test]
     fn skipped_searches_find_no_secret(
         pieces in proptest::collection::vec(
@@ -200,10 +200,10 @@ fn a_mark_stays_unchanged() {
     check(typed.clone(), &typed);
 }
 
-/// The secret of all following texts.
+/// The secret in the texts of the following tests.
 const S: &str = "Zx9$kLm2Qp7w";
 
-/// Checks that every text contains the secret, and does not after redaction, which is idempotent.
+/// Checks that every text contains the secret, and that redaction removes it and is idempotent.
 #[track_caller]
 fn check_hidden(value: &Value) {
     let mut event = Event { input: Some(value.clone()), ..Event::default() };
@@ -360,7 +360,7 @@ fn tokens_are_recognized_by_their_prefixes() {
     assert!(Redaction::default().is_secret("nrw_0123456789abcdefghijABCDEFGHIJ"));
 }
 
-/// Texts without secrets stay unchanged, because a reader of the log has to know what was done.
+/// Texts without secrets are not changed, because a reader of the log must see what was done.
 #[test]
 fn harmless_lines_stay_as_they_are() {
     for text in [
@@ -451,7 +451,7 @@ proptest::proptest! {
         }
     }
 
-    /// Comments, tags and line breaks around delimiters, in any order.
+    /// Comments, tags and line breaks can surround a delimiter in any order.
     #[test]
     fn a_value_is_redacted_in_any_layout(
         pieces in proptest::collection::vec(
@@ -478,13 +478,13 @@ proptest::proptest! {
     }
 }
 
-/// A removed comment may contain a delimiter with a gap of its own.
+/// A comment that is removed may contain a delimiter with a gap around it.
 #[test]
 fn a_delimiter_in_a_comment_is_ignored() {
     check(json!("\"a\" // c\t:b\n : \"x\""), &json!("\"a\" // c\t:b\n : \"x\""));
 }
 
-/// A value is not cut at a character that may be a part of it.
+/// A value does not end at a character that may be a part of the value.
 #[test]
 fn a_value_is_redacted_up_to_its_end() {
     let key = |body: &str| format!("-----BEGIN RSA PRIVATE KEY-----\n{body}\n-----END RSA PRIVATE KEY-----");

@@ -1,7 +1,7 @@
-//! Token prefixes that issuers have defined, and other forms of tokens.
+//! Prefixes that issuers have defined for their tokens, and other forms of tokens.
 
-/// Prefixes of tokens, each with the minimum number of following characters. `nrw_` is the prefix of tokens
-/// of `narrows token`. Sorted, because prefixes are found by their first byte.
+/// Prefixes of tokens, each with the minimum number of characters that follow. `narrows token` uses the
+/// prefix `nrw_`. The list is sorted, because prefixes are looked up by their first byte.
 pub(super) const TOKENS: &[(&str, usize)] = &[
     ("1//0", 30),
     ("ABIA", 16),
@@ -129,15 +129,15 @@ pub(super) const TOKENS: &[(&str, usize)] = &[
     ("ya29.", 20),
 ];
 
-/// First letters of tokens that are recognized by form, without a prefix.
+/// First letters of tokens that have no prefix and are recognized by their form.
 pub(super) const SHAPE_STARTS: &str = "MNOkp";
 
-/// Minimum lengths of the parts of a Discord bot token: a number, a time and a signature.
+/// Minimum lengths of the three parts of a Discord bot token: a number, a time and a signature.
 const DISCORD_PARTS: [usize; 3] = [23, 6, 27];
 
 const MAX_DISCORD_BYTES: usize = 100;
 
-/// Returns `true` if a token that is recognized by form begins here.
+/// Returns `true` if a token without a prefix begins here, recognized by its form.
 pub(super) fn has_shape(rest: &[u8]) -> bool {
     match rest.first() {
         Some(b'M' | b'N' | b'O') => is_discord(rest),
@@ -151,7 +151,8 @@ pub(super) fn has_shape(rest: &[u8]) -> bool {
 const AIRTABLE_BYTES: usize = 14;
 const AIRTABLE_SIGNATURE_BYTES: usize = 64;
 
-/// Minimum number of changes between letters and digits in an old key. Names of program code have fewer.
+/// Minimum number of changes between letters and digits in an old Airtable key. Names in program code have
+/// fewer.
 const MIN_AIRTABLE_CHANGES: usize = 6;
 
 /// Returns `true` if this is an Airtable token: letters and digits, a dot, and a hexadecimal signature.
@@ -163,7 +164,7 @@ fn is_airtable_token(rest: &[u8]) -> bool {
             .is_some_and(|part| part.iter().all(u8::is_ascii_hexdigit))
 }
 
-/// Returns `true` if this is an old Airtable key that is the whole word.
+/// Returns `true` if the whole word is an old Airtable key.
 fn is_airtable_key(rest: &[u8]) -> bool {
     let Some((number, behind)) = rest.split_at_checked(AIRTABLE_BYTES) else { return false };
     let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
@@ -174,7 +175,7 @@ fn is_airtable_key(rest: &[u8]) -> bool {
         && number.windows(2).filter(|pair| kind(&pair[0]) != kind(&pair[1])).count() >= MIN_AIRTABLE_CHANGES
 }
 
-/// Returns `true` if this is a token of a Discord bot: `M….….…`, with digits in each long part.
+/// Returns `true` if a token of a Discord bot begins here: `M….….…`, with digits in each long part.
 fn is_discord(rest: &[u8]) -> bool {
     let is_part = |byte: &&u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.');
     let length = rest.iter().take(MAX_DISCORD_BYTES).take_while(is_part).count();
@@ -187,7 +188,7 @@ fn is_discord(rest: &[u8]) -> bool {
     DISCORD_PARTS.into_iter().all(&mut is_there)
 }
 
-/// Finds client secrets of Azure, which have `Q~` after three letters and a digit.
+/// Finds client secrets of Azure, which begin with three letters, a digit and `Q~`.
 pub(super) fn azure_secrets(text: &str, found: &mut Vec<std::ops::Range<usize>>) {
     const BEFORE: usize = 4;
     const LEAST: usize = 30;

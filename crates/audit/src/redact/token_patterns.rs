@@ -1,4 +1,4 @@
-//! Finds tokens, logins and assigned secrets within a text, and their extent.
+//! Finds tokens, logins and assigned secrets within a text, and determines where each of them ends.
 
 use std::ops::Range;
 
@@ -8,20 +8,21 @@ use super::private_key;
 use super::token::{self, TOKENS};
 use super::value::{Delimiter, Form, Quotes, is_given, value_of, word_end};
 
-/// Minimum length of a value that only its name indicates. In a sentence, a shorter one may be a word.
+/// Minimum length of a value that only its name marks as a secret. In a sentence, a shorter value may be a
+/// word.
 const MIN_VALUE_BYTES: usize = 8;
 
-/// Minimum length of a value after an option, in quotes, or with letters mixed with other characters. After a
-/// plain `=` there is no minimum.
+/// Minimum length of a value after an option, of a quoted value, and of a value that mixes letters with other
+/// characters. After a plain `=` there is no minimum.
 pub(super) const MIN_OPTION_BYTES: usize = 6;
 pub(super) const MIN_QUOTED_BYTES: usize = 4;
 const MIN_MIXED_BYTES: usize = 4;
 
-/// Parameters that are secrets only in URLs, each with its minimum length.
+/// URL parameters that are secrets, each with its minimum length. Elsewhere their names have another meaning.
 const PARAMETERS: [(&str, usize); 7] =
     [("sig", 8), ("signature", 8), ("key", 16), ("code", 16), ("auth", 16), ("pass", 4), ("hmac", 8)];
 
-/// Authentication schemes in headers that more than one word follows. In lower case.
+/// Authentication schemes whose credential has more than one word. In lower case.
 const LONG_AUTH_SCHEMES: [&str; 7] =
     ["aws4-hmac-sha256 ", "digest ", "hawk ", "oauth ", "signature ", "sso-key ", "edgegrid "];
 
@@ -51,28 +52,29 @@ pub(super) const SCHEMES: [&str; 2] = ["bearer ", "basic "];
 
 const MIN_CREDENTIAL_BYTES: usize = 16;
 
-/// Minimum length of a user name that counts as a token if there is no password: `https://TOKEN@host`.
+/// Minimum length of a user name in a URL without a password that counts as a token: `https://TOKEN@host`.
 const MIN_LOGIN_TOKEN_BYTES: usize = 10;
 
-/// Bound for how often the bytes of a text are read again as parts of values that are not secrets.
+/// Bound for reading the bytes of a text again, as a multiple of the length of the text. Values that are not
+/// secrets are read again.
 const MAX_KEPT_FACTOR: usize = 16;
 
 const MAX_TAG_BYTES: usize = 256;
 
 pub(super) const MAX_TAG_TEXT_BYTES: usize = 4096;
 
-/// For each byte, the forms that it can be a part of, as bits.
+/// For each byte, the forms of secrets that can contain the byte, as bits.
 #[derive(Clone, Debug)]
 pub(super) struct ByteClasses([u8; 256]);
 
-/// Prefixes of tokens: the built-in ones, and those that a caller has added.
+/// Prefixes of tokens: the built-in ones and those that a caller has added.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tokens {
     added: Vec<(String, usize)>,
 }
 
 impl Tokens {
-    /// Adds a prefix of a token, and the minimum number of following characters.
+    /// Adds a prefix of a token, and the minimum number of characters that follow it.
     pub(super) fn add(&mut self, start: &str, least: usize) {
         self.added.push((start.to_owned(), least));
     }
@@ -90,18 +92,18 @@ impl Tokens {
 }
 
 const START: u8 = 1;
-/// A byte of a word. No token begins after it.
+/// A byte within a word. No token begins after such a byte.
 const WORD: u8 = 1 << 1;
 const BLANK: u8 = 1 << 2;
 const EQUALS: u8 = 1 << 3;
 const COLON: u8 = 1 << 4;
 const DASH: u8 = 1 << 5;
 const SLASH: u8 = 1 << 6;
-/// A character before a value, other than `=` and `:`.
+/// A character that can precede a value, other than `=` and `:`.
 const CLOSING: u8 = 1 << 7;
 
 impl Default for ByteClasses {
-    /// Returns signs without a first byte of a token.
+    /// Returns the classes without the first bytes of token prefixes.
     fn default() -> Self {
         let mut signs = [0; 256];
         for byte in 0..=u8::MAX {
@@ -150,7 +152,7 @@ pub(super) fn may_have_arguments(signs: u8) -> bool {
     signs & BLANK != 0
 }
 
-/// Finds the passwords of logins in URLs, and the user names that are tokens.
+/// Finds the passwords of logins in URLs, and user names that are tokens.
 pub(super) fn logins(text: &str, found: &mut Vec<Range<usize>>) {
     if !text.contains("://") {
         return;
@@ -168,7 +170,7 @@ pub(super) fn logins(text: &str, found: &mut Vec<Range<usize>>) {
         let authority = &word[..word.find(['/', '?', '#']).unwrap_or(word.len())];
         let login = match authority.rsplit_once('@') {
             Some((login, _)) => login,
-            // The password may be unescaped. After a host there would be a port.
+            // A password may contain unescaped delimiters. A port could only follow a host.
             None => match (authority.split_once(':'), word.rsplit_once('@')) {
                 (Some((_, port)), Some((login, _)))
                     if !port.is_empty() && !port.bytes().all(|byte| byte.is_ascii_digit()) =>
@@ -188,7 +190,7 @@ pub(super) fn logins(text: &str, found: &mut Vec<Range<usize>>) {
     }
 }
 
-/// Finds tokens with one of the prefixes. Returns all character classes of the text, and `true` if options
+/// Finds tokens that have a known prefix. Returns the byte classes of the whole text, and `true` if options
 /// can begin in it.
 pub(super) fn tokens(
     text: &str,
@@ -222,7 +224,7 @@ pub(super) fn tokens(
     (all, has_options)
 }
 
-/// Returns the length of the scheme before a credential in a header: `Bearer …` or `Basic …`.
+/// Returns the length of the authentication scheme before a credential: `Bearer …` or `Basic …`.
 fn scheme(rest: &[u8]) -> Option<usize> {
     let is_there = |scheme: &&str| {
         rest.len() > scheme.len()
@@ -248,10 +250,10 @@ pub(super) fn assignments(
         if at < done || !matches!(byte, b'=' | b':' | b'>' | b'(' | b',') {
             continue;
         }
-        // `=>` is one delimiter, and so is `:=`.
+        // `=>` and `:=` are one delimiter each.
         let is_arrow = byte == b'=' && bytes.get(at + 1) == Some(&b'>');
         let from = at + 1 + usize::from(is_arrow);
-        // Most of these characters do not precede a value, which is cheap to detect.
+        // Fast path: most of these characters do not precede a value.
         let Some(first) = bytes.get(from) else { continue };
         if byte == b'(' && !matches!(first, b'"' | b'\'' | b'`' | b'\\') {
             continue;
@@ -287,7 +289,7 @@ pub(super) fn assignments(
             let is_parameter = byte == b'=' && matches!(before, Some(b'?' | b'&'));
             PARAMETERS.iter().find(|(known, _)| is_parameter && name.eq_ignore_ascii_case(known))
         };
-        // The two parts of `api.key` and `api key` form one name.
+        // Two words such as `api.key` and `api key` form one name.
         let dotted = || {
             let before = text[..start].strip_suffix(['.', ' '])?;
             let from = behind_last(before, |letter| !is_name_letter(letter));
@@ -368,12 +370,12 @@ pub(super) fn assignments(
         };
         let Some(shown) = text.get(begin..end) else { continue };
         let is_kept = match kind {
-            // `PASS: TestName` is the result of a test.
+            // `PASS: TestName` is a test result.
             NamedValueKind::Secret => name == "PASS" && byte == b':' && value.form == Form::Plain,
             NamedValueKind::UnlessPath | NamedValueKind::UnlessPattern | NamedValueKind::TokenLike => {
                 !kind.accepts(shown)
             }
-            // Another member may follow a number: `{"tokens":12,"x":1}`.
+            // Another member may follow the number: `{"tokens":12,"x":1}`.
             NamedValueKind::Texts => !is_mixed(whole) || !is_text_behind(whole),
             NamedValueKind::Doubtful => {
                 let is_plain = byte == b':' && value.form == Form::Plain;
@@ -385,8 +387,8 @@ pub(super) fn assignments(
             found.extend(pair::fallback(bytes, &value.place));
         }
         if shown.trim().is_empty() || !is_whole || is_kept || value.is_variable(bytes) {
-            // A value that is not removed may contain more names, so it is read again. A text with very many
-            // such values is hostile; then they are removed.
+            // A value that is not a secret may contain further names, so it is read again. Only a hostile
+            // text contains so many such values that the bound is exceeded. Then the values are removed.
             kept_bytes += value.place.len();
             if begin == end || kept_bytes <= MAX_KEPT_FACTOR * bytes.len() {
                 continue;
@@ -397,13 +399,13 @@ pub(super) fn assignments(
     }
 }
 
-/// Returns `true` if a value is more than a number at the end of its member.
+/// Returns `false` if the value is only a number, which ends with its member.
 fn is_text_behind(value: &[u8]) -> bool {
     let digits = value.iter().take_while(|byte| byte.is_ascii_digit()).count();
     digits == 0 || !matches!(value.get(digits), None | Some(b',' | b'}' | b']'))
 }
 
-/// Returns the length of the text of a tag. Returns 0 if no other tag follows soon.
+/// Returns the length of the text between a tag and the next tag. Returns 0 if no tag follows nearby.
 pub(super) fn tag_text(bytes: &[u8]) -> usize {
     bytes.iter().take(MAX_TAG_TEXT_BYTES).position(|byte| *byte == b'<').unwrap_or(0)
 }
@@ -415,17 +417,19 @@ fn name_before(text: &str, at: usize, sign: u8) -> Option<Range<usize>> {
         b',' => return pair::pair_name(text, at),
         b'=' => {
             let before = text[..at].trim_end_matches(['"', '\'', ' ', '\\', ':', '+', '?', ']', ')']);
-            // `${env:TOKEN} = '…'` is an assignment. Most members of a hash are not.
+            // `${env:TOKEN} = '…'` is an assignment to a variable. Most other names in braces are members of
+            // a hash.
             let is_text = || text[at + 1..].trim_start_matches(' ').starts_with(['"', '\'']);
             without_index(before.strip_suffix('}').filter(|_| is_text()).unwrap_or(before))
         }
         _ => text[..at].trim_end_matches(['"', '\'', ' ', '\\']),
     };
-    // In `password: Option<String> =`, the word before the delimiter is a type with parameters, not a name.
+    // In `password: Option<String> =`, a type with parameters precedes the delimiter. It is not a name.
     if sign == b'=' && before.ends_with('>') && !before.ends_with(" >") {
         return Some(before.len()..before.len());
     }
-    // Letters of other alphabets may imitate ASCII letters, or be invisible.
+    // Letters of other alphabets may imitate ASCII letters or be invisible, so they count as a part of the
+    // name.
     let start = behind_last(before, |letter| !is_name_letter(letter));
     let name = &before[start..];
     let is_tag = sign != b'>' || before[..start].ends_with(['<', ':']);
@@ -438,7 +442,7 @@ fn without_index(text: &str) -> &str {
     array.map_or(text, |array| array.trim_end_matches(' '))
 }
 
-/// Returns the text up to the end of the name of the tag that ends here.
+/// Returns the text up to the end of a tag's name. The tag ends at the end of `text`.
 pub(super) fn tag_before(text: &str) -> Option<&str> {
     let from = text.len().saturating_sub(MAX_TAG_BYTES);
     let open =
@@ -458,7 +462,7 @@ fn is_name_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-') || !byte.is_ascii()
 }
 
-/// Returns the credential of an authorization header after the scheme, for schemes that several words follow.
+/// Returns the credential in an authorization header whose scheme is followed by several words.
 fn long_header(text: &str, start: usize, name: &str, begin: usize) -> Option<Range<usize>> {
     if !name.to_ascii_lowercase().ends_with("authorization") {
         return None;
@@ -466,14 +470,14 @@ fn long_header(text: &str, start: usize, name: &str, begin: usize) -> Option<Ran
     let rest = &text[begin..];
     let is_there = |sort: &&&str| rest.get(..sort.len()).is_some_and(|word| word.eq_ignore_ascii_case(sort));
     let begin = begin + LONG_AUTH_SCHEMES.iter().find(is_there)?.len();
-    // The credential ends at the closing quote around the header, or at the end of the line.
+    // The credential ends with the quotes around the header, or with the line.
     let quote = text[..start].bytes().next_back().filter(|byte| matches!(byte, b'"' | b'\''));
     let is_last = |byte: u8| byte == b'\n' || Some(byte) == quote;
     let length = text[begin..].bytes().position(is_last).unwrap_or(text.len() - begin);
     Some(begin..begin + length)
 }
 
-/// Returns `true` if this can be a value, and not a word of a sentence.
+/// Returns `true` if a text can be a secret value, and is not a word of a sentence.
 pub(super) fn can_be_value(value: &[u8], least: usize) -> bool {
     value.len() >= least || (value.len() >= MIN_MIXED_BYTES && is_mixed(value))
 }
@@ -488,7 +492,7 @@ fn is_mixed(value: &[u8]) -> bool {
         })
 }
 
-/// Returns the length of the words before a credential. Returns 0 if no credential follows.
+/// Returns the length of the words before a credential. Returns 0 if no credential follows the words.
 pub(super) fn words(bytes: &[u8]) -> usize {
     let is_there = |scheme: &&&str| {
         let length = scheme.len();
@@ -499,7 +503,7 @@ pub(super) fn words(bytes: &[u8]) -> usize {
     AUTH_PREFIXES.iter().find(is_there).map_or(0, |scheme| scheme.len())
 }
 
-/// Finds the values of the cookies in a list that begins at `begin`. Returns the end of the list.
+/// Finds the values in a list of cookies that begins at `begin`. Returns the end of the list.
 fn cookies(bytes: &[u8], begin: usize, found: &mut Vec<Range<usize>>) -> usize {
     let mut at = begin;
     loop {
@@ -520,7 +524,7 @@ fn cookies(bytes: &[u8], begin: usize, found: &mut Vec<Range<usize>>) -> usize {
     }
 }
 
-/// Returns the password of a login. A number is not a password, but a user or group id.
+/// Returns the password of a login `name:password`. A number after the colon is a group id, not a password.
 pub(super) fn password(login: &str) -> Option<Range<usize>> {
     let bytes = login.as_bytes();
     let quotes = login.len() - login.trim_start_matches(['"', '\'']).len();
@@ -531,9 +535,10 @@ pub(super) fn password(login: &str) -> Option<Range<usize>> {
     (end > begin && !is_number && !is_address && is_given(&bytes[begin..end])).then_some(begin..end)
 }
 
-/// Returns the end of a value that begins here. The value may contain characters that tokens do not contain.
+/// Returns the end of the value that begins here. Values may contain characters that tokens do not contain.
 pub(super) fn value_end(bytes: &[u8], begin: usize) -> usize {
-    // A placeholder is part of the value, even if the agent wrote it: it must not hide the rest of the value.
+    // A placeholder counts as a part of the value: an agent that writes one must not hide the rest of the
+    // value.
     let from =
         begin + if bytes[begin..].starts_with(PLACEHOLDER_BYTES) { PLACEHOLDER_BYTES.len() } else { 0 };
     bytes[from..].iter().position(is_end).map_or(bytes.len(), |length| from + length)
@@ -544,8 +549,8 @@ fn is_end(byte: &u8) -> bool {
         || matches!(byte, b'"' | b'\'' | b'`' | b'\\' | b'&' | b';' | b',' | b')' | b']' | b'}' | b'>' | b'<')
 }
 
-/// Returns `true` if these bytes begin with at least `least` characters of a token. No more are examined,
-/// because the author of the text may have made it very long.
+/// Returns `true` if these bytes begin with at least `least` characters of a token. Examines no further
+/// characters, because the author of the text may have made it very long.
 fn runs(bytes: &[u8], least: usize) -> bool {
     bytes.get(..least).is_some_and(|bytes| bytes.iter().all(is_token))
 }

@@ -1,4 +1,5 @@
-//! Determines the extent of an assigned value, including joined quotes, escapes, lists and several lines.
+//! Determines where an assigned value begins and ends, including joined quotes, escapes, lists and several
+//! lines.
 
 use std::ops::Range;
 
@@ -7,7 +8,7 @@ use super::token_patterns::{MAX_TAG_TEXT_BYTES, PLACEHOLDER_BYTES, tag_text, wor
 
 const MAX_LIST_BYTES: usize = 1024;
 
-/// Maximum length of a shell expansion with a literal text.
+/// Maximum length of a shell expansion that is searched for a literal text.
 const MAX_EXPANSION_BYTES: usize = 256;
 
 const CDATA: &[u8] = b"<![CDATA[";
@@ -16,7 +17,7 @@ const MAX_TAG_NAME_BYTES: usize = 32;
 
 const MAX_BLOCK_HEADER_BYTES: usize = 16;
 
-/// The quotes that are open at a position of a line.
+/// The kinds of quotes that are open at a position of a line.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Quotes {
     double: bool,
@@ -39,7 +40,7 @@ impl Quotes {
     }
 }
 
-/// The delimiter before a value. The name before it begins at `start`.
+/// The delimiter between a name, which begins at `start`, and a value.
 pub(super) struct Delimiter {
     pub(super) byte: u8,
     pub(super) start: usize,
@@ -84,7 +85,7 @@ impl Value {
 }
 
 impl Value {
-    /// Returns the literal text to which a shell expands the whole value.
+    /// Returns the literal text of a value that a shell expands to a literal text.
     pub(super) fn literal(&self, bytes: &[u8]) -> Option<Range<usize>> {
         if self.is_literal { None } else { literal_of(bytes, self.place.start) }
     }
@@ -125,7 +126,7 @@ pub(super) fn literal_of(bytes: &[u8], begin: usize) -> Option<Range<usize>> {
     (!place.is_empty() && is_given(&bytes[place.clone()])).then_some(place)
 }
 
-/// Returns the value that begins at `begin`.
+/// Returns the value that begins at `begin`, after the delimiter `sign`.
 pub(super) fn value_of(bytes: &[u8], begin: usize, sign: &Delimiter) -> Option<Value> {
     let rest = bytes.get(begin..)?;
     let value = |place, form, is_literal| Some(Value { place, form, is_literal });
@@ -139,7 +140,7 @@ pub(super) fn value_of(bytes: &[u8], begin: usize, sign: &Delimiter) -> Option<V
         }
         return value(start..start + tag_text(&bytes[start..]), Form::Plain, true);
     }
-    // YAML may have a tag before the value: `!!str …`.
+    // A YAML tag may precede the value: `!!str …`.
     let tag = yaml_tag(rest);
     if sign.byte == b':' && tag > 0 {
         return value_of(bytes, begin + tag, sign);
@@ -150,7 +151,7 @@ pub(super) fn value_of(bytes: &[u8], begin: usize, sign: &Delimiter) -> Option<V
     if !rest.starts_with(PLACEHOLDER_BYTES)
         && let [b'[', list @ ..] = rest
     {
-        // A placeholder in a list contains brackets.
+        // The placeholder of an earlier redaction contains brackets, which do not delimit the list.
         let gone = if list.starts_with(PLACEHOLDER_BYTES) { PLACEHOLDER_BYTES.len() } else { 0 };
         let length = list.iter().take(MAX_LIST_BYTES).skip(gone).position(|byte| *byte == b']');
         if let Some(length) = length.map(|length| gone + length)
@@ -175,7 +176,7 @@ pub(super) fn value_of(bytes: &[u8], begin: usize, sign: &Delimiter) -> Option<V
     }
     let escapes = rest.iter().take_while(|byte| **byte == b'\\').take(8).count();
     let quote = rest.get(escapes).copied().filter(|byte| matches!(byte, b'"' | b'\'' | b'`'));
-    // A quote that was open closes here, so there is no value.
+    // The quote closes a text that began earlier, so no value follows.
     let quote = quote.filter(|quote| escapes > 0 || !sign.quotes.is_open(*quote) || sign.byte == b':');
     if let Some(quote) = quote.filter(|quote| *quote != b'`' || !sign.is_tight) {
         let opening = begin + escapes + 1;
@@ -184,7 +185,7 @@ pub(super) fn value_of(bytes: &[u8], begin: usize, sign: &Delimiter) -> Option<V
         let Some(closing) = closing(bytes, opening, quote, escapes) else {
             return value(inner..plain_end(bytes, inner, sign), Form::Plain, is_literal);
         };
-        // Another text may be joined to the quoted one: `"a"b`.
+        // The quoted text may be joined to another one: `"a"b`.
         let joined = closing + escapes + 1;
         let end = match sign.is_tight && escapes == 0 {
             true => word_end(bytes, joined, sign.quotes),
@@ -198,8 +199,7 @@ pub(super) fn value_of(bytes: &[u8], begin: usize, sign: &Delimiter) -> Option<V
     value(inner..plain_end(bytes, inner, sign), Form::Plain, false)
 }
 
-/// Returns the length of the blanks and comments before the text of a tag. Returns 0 if there are only
-/// blanks.
+/// Returns the length of comments and blanks before the text of a tag. Returns 0 if there are no comments.
 fn comments(text: &[u8]) -> usize {
     const OPEN: &[u8] = b"<!--";
     let text = &text[..text.len().min(MAX_TAG_TEXT_BYTES)];
@@ -216,8 +216,8 @@ fn comments(text: &[u8]) -> usize {
     }
 }
 
-/// Returns the length of a value's tag and the following blank. Returns 0 if there is no tag, or if another
-/// tag follows.
+/// Returns the length of the YAML tag before a value, with the blank after the tag. Returns 0 if there is no
+/// tag, or if another tag follows.
 fn yaml_tag(rest: &[u8]) -> usize {
     let length = |rest: &[u8]| {
         let name = rest
@@ -231,15 +231,14 @@ fn yaml_tag(rest: &[u8]) -> usize {
     length(rest).filter(|tag| length(&rest[*tag..]).is_none()).unwrap_or(0)
 }
 
-/// Returns the position of the closing quote. It must be escaped by `escapes` backslashes, which are not
-/// included.
+/// Returns the position of the closing quote, after `escapes` backslashes that escape it.
 pub(super) fn closing(bytes: &[u8], from: usize, quote: u8, escapes: usize) -> Option<usize> {
     let mut run: usize = 0;
     for (at, byte) in bytes.iter().enumerate().skip(from) {
         match *byte {
             b'\\' => run += 1,
             byte if byte == quote => {
-                // A shell does not process escapes in single quotes.
+                // A shell does not process backslashes in single quotes.
                 let inner = run.checked_sub(escapes).map(|more| more / (escapes + 1));
                 if inner.is_none_or(|inner| inner % 2 == 0) || quote == b'\'' {
                     return Some(at - run.min(escapes));
@@ -257,7 +256,7 @@ fn plain_end(bytes: &[u8], begin: usize, sign: &Delimiter) -> usize {
     if sign.is_tight {
         return end;
     }
-    // In a sentence or a list, these characters belong to the text around the value.
+    // Punctuation at the end of a value belongs to the sentence or list around the value.
     let is_around = |value: &[u8]| matches!(value.last(), Some(b',' | b']' | b'}' | b'.'));
     let mut value = &bytes[begin..end];
     while is_around(value) && !value.ends_with(PLACEHOLDER_BYTES) {
@@ -313,7 +312,8 @@ fn lines(bytes: &[u8], begin: usize, sign: &Delimiter) -> Option<(Range<usize>, 
         let end = closing(bytes, start + 1, quote, 0)?;
         return Some((start + 1..end, Form::Quoted));
     }
-    // A YAML list may have the indentation of its name, unless the name itself is in a list.
+    // The items of a YAML list may have the same indentation as the list's name, unless the name is in a list
+    // itself.
     let is_block = bytes[begin..first].iter().any(|byte| matches!(byte, b'|' | b'>'));
     let may_be_list = !is_block && matches!(before[indent..], [] | [b'"' | b'\'']);
     let mut end = first;
@@ -342,8 +342,7 @@ fn list_item(line: &[u8]) -> Option<&[u8]> {
     rest.first().is_none_or(u8::is_ascii_whitespace).then(|| rest.trim_ascii())
 }
 
-/// Returns `true` if a list item consists of several words of a sentence, such as `at least 8 letters`,
-/// without a name.
+/// Returns `true` if a list item is a sentence of several words without a name, such as `at least 8 letters`.
 fn is_sentence(item: &[u8]) -> bool {
     let mut words = item.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
     let is_word = |word: &[u8]| {
@@ -354,7 +353,7 @@ fn is_sentence(item: &[u8]) -> bool {
     words.clone().count() > 1 && words.all(is_word)
 }
 
-/// Returns `true` if this is a literal value. A variable is not.
+/// Returns `true` if a value is literal. A variable is not literal.
 pub(super) fn is_given(value: &[u8]) -> bool {
     let value = Value { place: 0..value.len(), form: Form::Plain, is_literal: false }.is_variable(value);
     !value

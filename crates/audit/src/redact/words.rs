@@ -1,4 +1,4 @@
-//! Lists of words that classify names.
+//! Lists of words that decide if the value of a name is a secret.
 
 /// Endings of names whose values are secrets, in lower case and without separators.
 pub(super) const ENDS: &[&str] = &[
@@ -66,21 +66,23 @@ pub(super) const ENDS: &[&str] = &[
     "xgoogsignature",
 ];
 
-/// Exceptions from [`ENDS`].
+/// Endings of names that have an ending of [`ENDS`], but whose values are not secrets.
 pub(super) const PUBLIC_ENDS: [&str; 1] = ["publickeydata"];
 
-/// Endings of names whose values are secrets if they look like generated tokens. They may also be paths and
-/// public keys.
+/// Endings of names whose values are secrets only if they look like generated tokens. Other values are paths
+/// and public keys.
 pub(super) const TOKEN_ENDS: [&str; 4] = ["codeverifier", "sonarlogin", "sshkey", "tlskey"];
 
-/// Last words of secret names, in lower case. As parts of longer words they have another meaning.
+/// Last words of names whose values are secrets, in lower case. As parts of longer words, these letters mean
+/// nothing.
 pub(super) const WORDS: [&str; 8] = ["bearer", "jwt", "otp", "psk", "pw", "pwd", "totp", "userpw"];
 
 /// Last words of names whose values are secrets if they look like secrets: `db_pass` is a password, and
 /// `tests_pass` a number.
 pub(super) const DOUBTFUL: [&str; 5] = ["auth", "cred", "creds", "pass", "passes"];
 
-/// Words that may follow the word for a secret in a name: `password_confirmation`, `tokenOld`.
+/// Words that may follow the word for a secret in a name, without changing its meaning:
+/// `password_confirmation`, `tokenOld`.
 pub(super) const CONTINUATIONS: &[&str] = &[
     "admin",
     "again",
@@ -126,7 +128,7 @@ pub(super) const CONTINUATIONS: &[&str] = &[
     "verify",
 ];
 
-/// Services that issue personal access tokens, in lower case. After other words, `pat` means a pattern.
+/// Services that issue personal access tokens, in lower case. After another word, `pat` means a pattern.
 pub(super) const TOKEN_ISSUERS: [&str; 18] = [
     "access",
     "ado",
@@ -148,7 +150,8 @@ pub(super) const TOKEN_ISSUERS: [&str; 18] = [
     "snowflake",
 ];
 
-/// Words, or pairs of words, that make a name secret at any position of it: `API_KEY_OPENAI`.
+/// Words, or pairs of words, that make the value of a name a secret at any position in the name:
+/// `API_KEY_OPENAI`.
 pub(super) const CORES: [(&str, &str); 15] = [
     ("password", ""),
     ("passwd", ""),
@@ -167,8 +170,8 @@ pub(super) const CORES: [(&str, &str); 15] = [
     ("master", "key"),
 ];
 
-/// Words that may follow those in [`CORES`]. Then the value is a property of the secret: `TOKEN_FILE`,
-/// `password_policy`.
+/// Words that may follow those in [`CORES`] in names of other things: `TOKEN_FILE` and `password_policy` are
+/// not secrets.
 pub(super) const ATTRIBUTES: &[&str] = &[
     "account",
     "age",

@@ -1,4 +1,4 @@
-//! Checks that a text is canonical JSON. Reads it without building or writing values.
+//! Checks that a text is canonical JSON, without building or writing values.
 
 use std::ops::Range;
 
@@ -6,12 +6,12 @@ use super::number;
 
 const MAX_DEPTH: usize = 160;
 
-/// The position and the reason of a violation of the canonical form.
+/// A violation of the canonical form: its position and its reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Flaw {
     pub(super) at: usize,
     pub(super) what: &'static str,
-    /// `true` if the text is not JSON or exceeds a limit. `false` if it is JSON in another form.
+    /// `true` if the text is not JSON or exceeds a limit. `false` if the text is JSON in another form.
     pub(super) broken: bool,
 }
 
@@ -23,7 +23,7 @@ pub(super) struct Member {
 
 enum Open {
     Array,
-    /// An object with the range of its previous key, without the quotes.
+    /// An object, with the range of its last key without the quotes.
     Object(Option<Range<usize>>),
 }
 
@@ -36,7 +36,7 @@ pub(super) fn read(text: &[u8], members: &mut Vec<Member>) -> Result<(), Flaw> {
     let mut reader = Reader { text, at: 0 };
     let mut open: Vec<Open> = Vec::new();
     loop {
-        // The next character begins a value, or ends an empty container.
+        // A value or the end of an empty container follows.
         let start = reader.at;
         let mut whole = true;
         match reader.peek() {
@@ -75,7 +75,7 @@ pub(super) fn read(text: &[u8], members: &mut Vec<Member>) -> Result<(), Flaw> {
         if open.len() > MAX_DEPTH {
             return Err(reader.broken("it is nested too deeply"));
         }
-        // A value is followed by the end of its container, or by another member.
+        // The end of the container or another member follows the value.
         loop {
             let depth = open.len();
             let Some(around) = open.last_mut() else {
@@ -118,7 +118,7 @@ pub(super) fn read(text: &[u8], members: &mut Vec<Member>) -> Result<(), Flaw> {
     }
 }
 
-/// Returns `true` if one key sorts after another by UTF-16 code units.
+/// Returns `true` if the UTF-16 code units of key `one` sort before those of key `other`.
 fn ascends(one: &[u8], other: &[u8]) -> bool {
     let plain = |key: &[u8]| key.iter().all(|byte| byte.is_ascii() && *byte != b'\\');
     if plain(one) && plain(other) {
@@ -127,7 +127,7 @@ fn ascends(one: &[u8], other: &[u8]) -> bool {
     units(one) < units(other)
 }
 
-/// Decodes the code units of a key that was already checked.
+/// Decodes the UTF-16 code units of a key whose syntax was already checked.
 fn units(key: &[u8]) -> Vec<u16> {
     let text = String::from_utf8_lossy(key);
     let mut units = Vec::with_capacity(text.len());
@@ -217,7 +217,7 @@ impl Reader<'_> {
         let needless = Flaw { at: self.at, what: "an escape is not in its canonical form", broken: false };
         match &self.text[self.at + 1..] {
             [b'"' | b'\\' | b'b' | b't' | b'n' | b'f' | b'r', ..] => self.at += 2,
-            // Control characters that have no shorter escape.
+            // Control characters without a shorter escape.
             [b'u', b'0', b'0', b'0', b'0'..=b'7' | b'b' | b'e' | b'f', ..]
             | [b'u', b'0', b'0', b'1', b'0'..=b'9' | b'a'..=b'f', ..] => self.at += 6,
             [b'u' | b'/', ..] => return Err(needless),

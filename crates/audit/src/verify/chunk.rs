@@ -1,4 +1,4 @@
-//! Checks one piece of a log: every line, and that each line continues the line before it.
+//! Checks one piece of a log: each line, and that the line continues the previous one.
 
 use memchr::memchr;
 
@@ -9,21 +9,21 @@ use super::{ChainEnd, LineForm, VerifyProblem};
 pub(super) struct Checked {
     pub(super) lines: u64,
     pub(super) bytes: usize,
-    /// The first valid line: its number, the hash that it refers to, and its time.
+    /// Number, previous hash and time of the first valid line.
     pub(super) first: Option<(u64, String, i128)>,
-    /// The end of the last valid line.
+    /// End of the chain after the last valid line.
     pub(super) chain_end: ChainEnd,
-    /// The line after the valid ones, if it is bad.
+    /// Problem of the line after the valid lines, if that line is bad.
     pub(super) flaw: Option<Flaw>,
-    /// Numbers and hashes of the requested entries.
+    /// Numbers and hashes of the entries whose hashes are requested.
     pub(super) found: Vec<(u64, String)>,
 }
 
-/// Checks complete lines. `wanted` are the numbers of entries whose hashes are requested.
+/// Checks complete lines. `wanted` contains the numbers of entries whose hashes are requested.
 pub(super) fn check(bytes: &[u8], form: LineForm, wanted: &[u64]) -> Checked {
     let mut checked = Checked::default();
     let mut reader = Reader::default();
-    // The number, hash and time of the previous line. Avoids the copies that a `ChainEnd` needs.
+    // Number, hash and time of the previous line. A `ChainEnd` would need more copies.
     let mut before: Option<(u64, Vec<u8>, i128)> = None;
     while let Some(length) = memchr(b'\n', &bytes[checked.bytes..]) {
         let line = &bytes[checked.bytes..checked.bytes + length];
@@ -65,7 +65,7 @@ pub(super) fn check(bytes: &[u8], form: LineForm, wanted: &[u64]) -> Checked {
     checked
 }
 
-/// Checks the position of a line in the chain: its number, the previous hash, and its time.
+/// Checks that a line continues the chain: its number, its previous hash, and its time.
 pub(super) fn follows(facts: &Facts<'_>, seq: u64, prev: &[u8], ts: i128) -> Result<(), Flaw> {
     if facts.seq != seq {
         return Err(Flaw::new(VerifyProblem::Gap, format!("its number is {}, expected {seq}", facts.seq)));

@@ -9,7 +9,7 @@ use super::line::Flaw;
 use super::render::Tree;
 use crate::secret::Secret;
 
-/// Checks the lines of such a log in order.
+/// Checks the lines of a log with keyed hashes, in order.
 pub(super) struct Legacy {
     key: hmac::Key,
     previous: String,
@@ -27,7 +27,8 @@ impl Legacy {
         (self.lines > 0).then_some(&self.previous)
     }
 
-    /// Checks complete lines. Returns the number of valid bytes, and the problem of the line after them.
+    /// Checks complete lines. Returns the number of valid bytes, and the problem of the line after the valid
+    /// ones.
     pub(super) fn check(&mut self, bytes: &[u8]) -> (usize, Option<Flaw>) {
         let mut at = 0;
         while let Some(length) = memchr(b'\n', &bytes[at..]) {

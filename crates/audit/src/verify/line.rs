@@ -21,7 +21,7 @@ impl Flaw {
     }
 }
 
-/// The facts of a line that its neighbors are compared with. The hash of the line itself was checked.
+/// Members of a line that must fit the lines before and after. The hash of the line is already checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Facts<'a> {
     pub(super) seq: u64,
@@ -37,11 +37,11 @@ enum Kind {
     Number,
 }
 
-/// Reads lines. Reuses the same memory for all lines.
+/// Reads lines, and reuses the same memory for all of them.
 #[derive(Default)]
 pub(super) struct Reader {
     members: Vec<Member>,
-    /// The canonical form of the line, if the line has another form.
+    /// Canonical form of a line that has another form.
     line: Vec<u8>,
 }
 
@@ -56,7 +56,7 @@ impl Reader {
             }
         };
         canonical::read(line, &mut self.members).map_err(|flaw| {
-            // Lines with keyed hashes are rarely canonical. The error about keyed hashes is more helpful.
+            // Lines with keyed hashes are rarely canonical, and the error about keyed hashes is more helpful.
             if is_keyed(line) {
                 return keyed();
             }
@@ -152,7 +152,7 @@ fn facts<'a>(line: &'a [u8], members: &[Member]) -> Result<Facts<'a>, Flaw> {
     if !matches(line, place, algorithm, hash) {
         return Err(Flaw::new(VerifyProblem::Tampered, "its hash does not match its content"));
     }
-    // Checked after the hash, so that a changed line is reported as changed.
+    // The members are checked after the hash, so that a changed line is reported as changed.
     for Member { key, value } in members {
         let name = &line[key.clone()];
         if !shape::is_valid_field(name, &line[value.clone()]) {
@@ -171,9 +171,9 @@ fn is(text: &[u8], kind: &Kind) -> bool {
     }
 }
 
-/// Returns `true` if the line without the member at `place` has this hash.
+/// Returns `true` if `hash` is the hash of the line without the member at `place`.
 fn matches(line: &[u8], place: Range<usize>, algorithm: &'static digest::Algorithm, hash: &[u8]) -> bool {
-    // Also leaves out the comma after the member: `prevHash` follows.
+    // The comma after the member is left out, too, because `prevHash` follows.
     let end = if line.get(place.end) == Some(&b',') { place.end + 1 } else { place.end };
     let mut context = Context::new(algorithm);
     context.update(&line[..place.start]);
@@ -188,7 +188,7 @@ fn matches(line: &[u8], place: Range<usize>, algorithm: &'static digest::Algorit
             .all(|(byte, pair)| pair == [digit(byte >> 4), digit(byte & 15)])
 }
 
-/// Returns a short, escaped excerpt of a log.
+/// Returns a short and escaped excerpt of a line.
 pub(super) fn shown(bytes: &[u8]) -> String {
     bytes[..bytes.len().min(40)].escape_ascii().to_string()
 }

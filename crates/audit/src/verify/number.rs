@@ -4,7 +4,7 @@ pub(super) fn is_canonical(text: &[u8]) -> bool {
     let digits = text.strip_prefix(b"-").unwrap_or(text);
     match digits {
         b"0" => digits.len() == text.len(),
-        // Integers of this length are exact. Almost all numbers are such integers.
+        // Shorter integers are exact. Almost all numbers in a log are such integers.
         [b'1'..=b'9', rest @ ..] if rest.len() < 15 && rest.iter().all(u8::is_ascii_digit) => true,
         _ => {
             let Some(text) = std::str::from_utf8(text).ok() else { return false };
@@ -43,13 +43,13 @@ pub(super) fn written(number: f64) -> String {
     format!("{sign}{first}{rest}e{}{}", if exponent < 0 { '-' } else { '+' }, exponent.abs())
 }
 
-/// Resolves ties. If two candidates are equally short and equally near, ECMAScript takes the even one, and
-/// the standard library the larger one.
+/// Resolves ties. If two shortest candidates are equally near to the number, ECMAScript takes the even one,
+/// and the standard library takes the larger one.
 fn even(digits: String, number: f64) -> String {
-    /// More digits than any `f64` has.
+    /// Number of digits that is sufficient to write any `f64` exactly.
     const ALL: usize = 800;
     let count = digits.len();
-    // Formats one more digit. In a tie it is a five.
+    // Formats one more digit. In a tie, this digit is a five.
     let mantissa = |places: usize| {
         let text = format!("{number:.places$e}");
         let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
@@ -73,7 +73,7 @@ mod tests {
 
     use super::*;
 
-    /// Formats a number as the writer does.
+    /// Formats a number as the writer of logs does.
     fn theirs(number: f64) -> String {
         ryu_js::Buffer::new().format(number).to_owned()
     }
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn ties_are_even() {
-        // Numbers in quarters.
+        // Each number is given in quarters.
         for (quarters, expected) in [
             (2_280_000_000_000_001_u64, "570000000000000.2"),
             (2_280_000_000_000_003, "570000000000000.8"),
@@ -144,7 +144,7 @@ mod tests {
             }
         }
 
-        /// The writer has a different implementation.
+        /// The writer of logs formats numbers with different code.
         #[test]
         fn any_number_is_written_as_the_writer_does(bits: u64) {
             let number = f64::from_bits(bits);

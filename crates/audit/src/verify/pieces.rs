@@ -1,4 +1,4 @@
-//! Splits a log into pieces of complete lines, and checks them on several threads.
+//! Splits a log into pieces of complete lines, and checks the pieces on several threads.
 
 use std::io;
 use std::ops::Range;
@@ -11,13 +11,13 @@ use narrows_base::sync::lock;
 use super::Source;
 use super::chunk::Checked;
 
-/// Size of a piece. A piece with a longer line is larger.
+/// Size of a piece. A piece that contains a longer line is larger.
 const PIECE_BYTES: usize = 4 << 20;
 
 pub(super) const MAX_LINE_BYTES: u64 = 64 << 20;
 
-/// The pieces of several sources, in order, each with the index of its source. Data after the last line end
-/// is not part of a piece.
+/// Iterates over the pieces of several sources, in order, each with the index of its source. Data after the
+/// last line end of a source is left out.
 pub(super) struct Pieces<'a> {
     sources: &'a [&'a dyn Source],
     source: usize,
@@ -29,7 +29,7 @@ impl<'a> Pieces<'a> {
         Self { sources, source: 0, offset }
     }
 
-    /// Checks the pieces on several threads, and stops after a bad one. Returns the results in order.
+    /// Checks the pieces on several threads, and stops after a bad piece. Returns the results in order.
     pub(super) fn each(
         &mut self,
         threads: usize,
@@ -51,7 +51,8 @@ impl<'a> Pieces<'a> {
                 let Some((number, source, bytes)) = next else { break };
                 let checked = look(&bytes?);
                 if checked.flaw.is_some() {
-                    // All pieces before this one are already taken, and later pieces do not matter.
+                    // Other threads already check all pieces before this one, and the pieces after it do not
+                    // matter.
                     bad.store(true, Ordering::Relaxed);
                 }
                 lock(&results).push((number, source, checked));
@@ -100,7 +101,8 @@ impl Iterator for Pieces<'_> {
                     self.offset += bytes.len() as u64;
                     return Some((self.source, Ok(bytes)));
                 }
-                // Data that begins differently is not a log. Its first line is not read, to save memory.
+                // A log begins with a brace. In another file, the search for the end of the first line could
+                // need much memory.
                 let is_other = self.offset == 0 && bytes.first().is_some_and(|first| *first != b'{');
                 if end >= source.length() || length >= MAX_LINE_BYTES || is_other {
                     break;

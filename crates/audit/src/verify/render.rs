@@ -1,4 +1,4 @@
-//! Converts lines to canonical form, for logs of other programs.
+//! Converts lines to canonical form, to verify logs of other programs.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer};
 
 use super::number;
 
-/// A JSON value without duplicate keys, of which different readers would use different values.
+/// A JSON value without duplicate keys. Of two equal keys, readers would use different values.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Tree {
     Null,
@@ -16,7 +16,7 @@ pub(super) enum Tree {
     Number(f64),
     Text(String),
     Array(Vec<Tree>),
-    /// Sorted by the UTF-16 code units of the keys.
+    /// Members sorted by the UTF-16 code units of their keys.
     Object(BTreeMap<Vec<u16>, (String, Tree)>),
 }
 

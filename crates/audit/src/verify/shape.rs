@@ -1,7 +1,7 @@
 //! The patterns and fields that the schema of AIP-7 requires of an entry, except for its position in the
 //! chain.
 //!
-//! Lengths are not checked: the mark that replaces a secret may be longer than the secret.
+//! Lengths of most texts are not checked: the mark that replaces a secret may be longer than the secret.
 
 use super::canonical::{self, Member};
 
@@ -27,11 +27,10 @@ const SUBJECT: Shape = &[
 ];
 const POLICY: Shape = &[(b"decision", Need::Optional, Rule::Decision), (b"ref", Need::Required, Rule::Slug)];
 
-/// Bound for the length of an action. An action is never replaced by a mark.
+/// Maximum length of an action. An action is never replaced by a mark.
 const MAX_ACTION_BYTES: usize = 128;
 
-/// Returns `true` if a field of an entry matches the schema. The field must be canonical and have the right
-/// type.
+/// Returns `true` if a field of an entry matches the schema. The field must already be canonical.
 pub(super) fn is_valid_field(name: &[u8], value: &[u8]) -> bool {
     match name {
         b"action" => is_action(inner(value)),
@@ -62,7 +61,7 @@ fn is_slug(slug: &[u8]) -> bool {
     is_action(slug) && slug.len() <= 64 && !slug.iter().any(|byte| matches!(byte, b'.' | b'_'))
 }
 
-/// Returns `true` if an object has all required members and no others.
+/// Returns `true` if an object has all required members of `shape`, and no unknown ones.
 fn fits(object: &[u8], shape: Shape) -> bool {
     let mut members: Vec<Member> = Vec::new();
     if canonical::read(object, &mut members).is_err() {
@@ -88,7 +87,7 @@ fn follows(value: &[u8], rule: &Rule) -> bool {
         }
 }
 
-/// Returns `true` if a list contains only texts. In canonical form each item begins directly after the
+/// Returns `true` if a list contains only texts. In canonical form, each item begins directly after the
 /// bracket or a comma.
 fn are_texts(list: &[u8]) -> bool {
     let (mut is_begin, mut is_open, mut is_escaped) = (true, false, false);

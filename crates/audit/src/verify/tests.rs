@@ -1,4 +1,4 @@
-//! The verifier, tried on logs that were tampered with.
+//! Tests of the verifier on logs that were changed.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use crate::event::{Actor, Event, Subject};
 use crate::jcs;
 use crate::redact::Redaction;
 
-/// The lines of a log, one write each.
+/// Returns the lines of a log in which each line is a separate write.
 fn lines(count: u64) -> Vec<Vec<u8>> {
     let mut place = LogPosition { seq: 0, prev: None };
     let line = |seq| {
@@ -39,7 +39,7 @@ fn check(lines: &[Vec<u8>], expected: &str) {
     assert_eq!(report.bad.map_or(String::new(), |bad| bad.to_string()), expected);
 }
 
-/// Returns the lines with `to` instead of `from` in one line.
+/// Returns the lines with `from` replaced by `to` in one line.
 fn changed(at: usize, from: &str, to: &str) -> Vec<Vec<u8>> {
     let mut lines = lines(4);
     let line = String::from_utf8(lines[at].clone()).expect("UTF-8");
@@ -89,7 +89,7 @@ fn the_first_bad_line_is_named() {
     check(&doubled, "log:3: gap: its number is 1, expected 2");
 }
 
-/// A forged line with a correct hash still has to follow the schema.
+/// A forged line with a correct hash must still match the schema.
 #[test]
 fn a_line_with_a_right_hash_follows_the_schema() {
     let line = String::from_utf8(lines(1).concat()).expect("UTF-8");
@@ -117,7 +117,7 @@ fn a_line_with_a_right_hash_follows_the_schema() {
 #[test]
 fn lines_of_another_log_do_not_follow() {
     let mut mixed = lines(4);
-    // The same with another preceding content.
+    // This first entry has another content than the replaced one.
     let event = Event {
         actor: Actor { id: "x".into(), role: None },
         action: "tool.call".into(),
@@ -166,7 +166,7 @@ fn a_torn_tail_is_distinguished_from_damage() {
         let torn = [&whole[..2], &[last[..length].to_vec()]].concat();
         check(&torn, "log:3: torn tail: the line is incomplete");
     }
-    // A complete line was acknowledged, even if its end is damaged.
+    // The last line is complete, so it was acknowledged, even if its line end is damaged.
     let mut damaged = whole.clone();
     *damaged[2].last_mut().expect("a line") = b'\x0b';
     check(&damaged, "log:3: broken: the end of this line is damaged");
@@ -175,7 +175,7 @@ fn a_torn_tail_is_distinguished_from_damage() {
 #[test]
 fn sectors_that_were_never_written_are_a_torn_tail() {
     let log = lines(8).concat();
-    // A line in which a sector begins.
+    // `entries` is chosen so that a disk sector begins within the next line.
     let ends = |count: u64| lines(count).concat().len();
     let entries =
         (1..6).find(|&count| ends(count).next_multiple_of(512) < ends(count + 1)).expect("one of them");
@@ -188,18 +188,18 @@ fn sectors_that_were_never_written_are_a_torn_tail() {
         let bad = report.bad.expect("bad");
         (bad.why, report.entries)
     };
-    // No complete line follows, or all of it is from one write.
+    // The zeros are followed by no complete line, or only by lines of the same write.
     assert_eq!(hole(good, log.len(), log.len()), (VerifyProblem::TornTail, entries));
     assert_eq!(hole(aligned, aligned + 512, aligned + 700), (VerifyProblem::TornTail, entries));
     assert_eq!(hole(good, aligned, aligned + 100), (VerifyProblem::TornTail, entries));
-    // Not aligned to sectors, or followed by more than one write.
+    // The zeros are not aligned to sectors, or are followed by lines of more than one write.
     assert_eq!(hole(good + 1, good + 2, log.len()), (VerifyProblem::Broken, entries));
     assert_eq!(hole(aligned, aligned + 511, log.len()), (VerifyProblem::Broken, entries));
     assert_eq!(hole(aligned, aligned + 512, log.len()), (VerifyProblem::Broken, entries));
 }
 
-/// Flips every bit in the lines from `from` to `to`, checked from the previous line on; the lines before are
-/// known to be good.
+/// Flips every bit in the lines from `from` to `to`. Verification starts one line earlier, because the lines
+/// before are known to be good.
 fn flips(count: u64, from: usize, to: usize) {
     struct Memory(Vec<u8>);
     impl Source for Memory {
@@ -223,7 +223,7 @@ fn flips(count: u64, from: usize, to: usize) {
     let options = VerifyOptions { threads: 1, ..VerifyOptions::default() };
     let mut chain_end = ChainEnd::default();
     for (index, line) in lines.iter().enumerate() {
-        // Two following lines are enough to detect it.
+        // Two lines after the changed line are enough to detect the change.
         let mut memory = Memory(lines[index..lines.len().min(index + 3)].concat());
         let start = Start { chain_end, offset: 0 };
         if (from..to).contains(&index) {
@@ -233,7 +233,7 @@ fn flips(count: u64, from: usize, to: usize) {
                     let bad = check_source(&memory, &start, &options).bad;
                     memory.0[at] ^= 1 << bit;
                     let bad = bad.unwrap_or_else(|| panic!("bit {bit} of byte {at} of line {index}"));
-                    // It must not be treated as removable.
+                    // A flipped bit must not make a line look like a torn tail, which may be removed.
                     assert_ne!(bad.why, VerifyProblem::TornTail, "bit {bit} of byte {at} of line {index}");
                 }
             }
@@ -297,7 +297,7 @@ fn a_large_log_is_verified_in_pieces() {
     let mut place = LogPosition { seq: 0, prev: None };
     let mut ends = Vec::new();
     for seq in 0..20 {
-        // Shorter than a piece, and longer.
+        // Line 10 is longer than a piece, and all other lines are shorter.
         let length = if seq == 10 { 5 << 20 } else { 500 << 10 };
         let draft = Draft::new(event(length), &Redaction::default(), 16 << 20).expect("a draft");
         let hash = draft.write_line(&place, "2026-11-15T18:00:00.000Z", Algorithm::Sha512, &mut log);
@@ -319,7 +319,7 @@ fn a_large_log_is_verified_in_pieces() {
     assert_eq!((bad.why, bad.line), (VerifyProblem::Gap, 7));
 }
 
-/// Files of another implementation of the same format.
+/// Returns the directory with test files of another implementation of the format.
 fn vectors() -> Option<std::path::PathBuf> {
     let folder = "../../../shared/spec/aip/examples/aip-7-audit";
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
@@ -341,7 +341,7 @@ fn logs_of_another_implementation_are_verified() {
     assert_eq!(verified("derived-chain-valid.jsonl", &any), (4, None));
     assert_eq!(verified("derived-chain-tampered-seq2.jsonl", &any), (2, Some((3, VerifyProblem::Tampered))));
     assert_eq!(verified("derived-chain-gap-seq2.jsonl", &any), (2, Some((3, VerifyProblem::Gap))));
-    // Their lines are not in the canonical form.
+    // The lines of these files are valid, but not canonical.
     let exact = verified("derived-chain-valid.jsonl", &VerifyOptions::default());
     assert_eq!(exact, (0, Some((1, VerifyProblem::NotCanonical))));
 }
@@ -402,7 +402,7 @@ fn values() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Integers as every JSON reader sees them.
+/// Returns the value with its integers as every JSON reader sees them.
 fn rounded(value: &Value) -> Value {
     match value {
         Value::Number(number) => json!(number.as_f64()),
@@ -415,19 +415,19 @@ fn rounded(value: &Value) -> Value {
 }
 
 proptest! {
-    /// The checker accepts the writer's output as canonical, and reads the same value.
+    /// The verifier accepts the writer's output as canonical, and reads the same value from it.
     #[test]
     fn the_writer_and_the_checker_agree(value in values()) {
         let text = jcs::to_vec(&value).expect("shallow");
         prop_assert_eq!(is_canonical(&text), Ok(()));
         let read: Value = serde_json::from_slice(&text).expect("JSON");
         prop_assert_eq!(rounded(&read), rounded(&value));
-        // The same with the other writer.
+        // The conversion for logs of other programs leads to the same text.
         let tree: render::Tree = serde_json::from_slice(&text).expect("JSON");
         prop_assert_eq!(tree.to_string().into_bytes(), text);
     }
 
-    /// One text per value: any other is refused.
+    /// Each value has exactly one canonical text, and any other text is refused.
     #[test]
     fn only_the_writers_text_is_canonical(value in values()) {
         let text = jcs::to_vec(&value).expect("shallow");
@@ -437,7 +437,7 @@ proptest! {
         }
     }
 
-    /// A text with some bytes changed is not canonical, or equals the writer's output for its value.
+    /// A text with some changed bytes is refused, unless it is the canonical text of another value.
     #[test]
     fn the_checker_accepts_only_the_writers_output(
         value in values(),
@@ -462,7 +462,7 @@ proptest! {
     }
 }
 
-/// A very large file without a line end.
+/// A very large file that contains no line end.
 struct Endless {
     first: u8,
     largest_read: std::sync::atomic::AtomicUsize,

@@ -48,7 +48,7 @@ fn number(digits: &[u8]) -> Option<i64> {
         .try_fold(0_i64, |sum, digit| digit.is_ascii_digit().then(|| sum * 10 + i64::from(digit - b'0')))
 }
 
-/// Counts days. Years begin in March here, so that a leap day is the last day of its year.
+/// Counts days since 1970. A year begins in March here, so that a leap day is the last day of its year.
 fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let era = year.div_euclid(400);

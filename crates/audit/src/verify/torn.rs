@@ -1,14 +1,13 @@
-//! Distinguishes the trace of a crash at the end of a log from damage. Only the trace of a crash may be
-//! removed.
+//! Distinguishes data that a crash has left at the end of a log from damage. Only the former may be removed.
 
 use memchr::memchr;
 
 use super::line::Reader;
 use super::{LineForm, VerifyProblem};
 
-/// Classifies data after the last line end: an interrupted write, unless it contains a complete line. A line
-/// is written completely before it is acknowledged. So a complete line with another byte in place of its line
-/// end was damaged later.
+/// Classifies data after the last line end: either an interrupted write, or damage if it contains a complete
+/// line. A line is acknowledged only after it was written with its line end. So a complete line with another
+/// byte in place of its line end was damaged later.
 pub(super) fn unended(rest: &[u8]) -> (VerifyProblem, &'static str) {
     let whole =
         rest.split_last().is_some_and(|(_, line)| Reader::default().read(line, LineForm::Exact).is_ok());
@@ -21,10 +20,10 @@ pub(super) fn unended(rest: &[u8]) -> (VerifyProblem, &'static str) {
 /// Size of the smallest unit that a disk writes atomically.
 const SECTOR_BYTES: u64 = 512;
 
-/// Returns `true` if `rest`, which begins at `offset` after the last valid line, is the trace of one
-/// unacknowledged write that a power loss has interrupted. Some of its sectors were never written and are
-/// read as zeros. Canonical JSON contains no zeros, and a few flipped bits look different. Lines with
-/// different times are from several writes, of which the first was acknowledged.
+/// Returns `true` if a power loss during one unacknowledged write has left `rest`, which begins at `offset`
+/// after the last valid line. Sectors that were not written are read as zeros, which canonical JSON never
+/// contains. Lines with different times are from several writes, and the first of those writes was
+/// acknowledged.
 pub(super) fn unwritten(rest: &[u8], offset: u64) -> bool {
     let mut at = 0;
     let mut holes = 0;

@@ -374,7 +374,7 @@ fn airtable_tokens_are_recognized() {
     ]);
 }
 
-/// In quadratic time, reading one of these takes many times as long.
+/// If the search took quadratic time, one of these texts would exceed the time limit.
 #[test]
 fn hostile_layouts_are_read_once() {
     for piece in [

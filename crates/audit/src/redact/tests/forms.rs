@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Checks that no redacted text shows the value of `CANARY`, or the longer one of `TOKEN40`.
+/// Checks that redaction removes the values of `CANARY` and `TOKEN40` from each text.
 #[track_caller]
 pub(super) fn check_forms(forms: &[&str]) {
     for form in forms {
@@ -12,7 +12,7 @@ pub(super) fn check_forms(forms: &[&str]) {
     }
 }
 
-/// A secret without special characters, like generated tokens.
+/// A secret without special characters, as generated tokens are.
 const TOKEN40: &str = "Zx9kLm2Qp7wAb34cDe56fGh78iJk90LmNoPqRs12";
 
 #[track_caller]

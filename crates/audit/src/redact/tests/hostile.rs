@@ -1,8 +1,8 @@
-//! Texts designed to take long.
+//! Texts that are designed to make redaction slow.
 
 use super::*;
 
-/// The time is linear in the length, and not quadratic.
+/// The time of redaction is linear in the length of a text.
 #[test]
 fn long_texts_are_read_once() {
     let hostile =
@@ -41,12 +41,12 @@ fn long_texts_of_any_shape_are_read_once() {
         "-----BEGIN PRIVATE KEY-----[redacted]",
     ] {
         let text = piece.repeat(300_000 / piece.len());
-        // Only the time matters.
+        // The result does not matter, only the time.
         _ = Redaction::default().hide(&text);
     }
 }
 
-/// Pieces of every searched form, complete and cut off.
+/// Pieces of every form of secret, complete and cut off.
 const PIECES: &[&str] = &[
     "\\u0061",
     "\\\\\\\\",
@@ -143,7 +143,7 @@ const PIECES: &[&str] = &[
     "Private-Lines:\n[",
 ];
 
-/// In quadratic time, reading one of these takes many times as long.
+/// If the search took quadratic time, one of these texts would exceed the time limit.
 #[test]
 fn the_work_for_a_text_of_one_piece_grows_with_its_length() {
     for piece in PIECES {
@@ -152,7 +152,7 @@ fn the_work_for_a_text_of_one_piece_grows_with_its_length() {
     }
 }
 
-/// In quadratic time, reading this takes longer than a test may.
+/// If the search took quadratic time, this text would exceed the time limit.
 #[test]
 fn the_work_for_a_mebibyte_of_all_pieces_grows_with_its_length() {
     let text: String =
@@ -160,7 +160,7 @@ fn the_work_for_a_mebibyte_of_all_pieces_grows_with_its_length() {
     assert!(Redaction::default().is_secret(&text));
 }
 
-/// Tags may be many, and their texts long. The text after a tag is not searched again for each tag.
+/// A text may have many tags with long texts. The text after a tag is searched once for all tags.
 #[test]
 fn the_tags_of_a_text_are_searched_once() {
     for piece in ["<a>", "<value>", "<value></a>", "</value>", "<value>  "] {

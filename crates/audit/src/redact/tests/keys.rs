@@ -5,12 +5,12 @@ use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE_NO_PAD
 
 use super::*;
 
-/// Returns a file with this title whose base64 contains [`ENCODED_BODY`].
+/// Returns a key file with this title. Its base64 form contains [`ENCODED_BODY`].
 fn file(title: &str) -> String {
     format!("-----BEGIN {title}-----\n{}\n-----END {title}-----\n", "MIICdgIBADANBgkqhkiG9w0B".repeat(20))
 }
 
-/// A part of the base64 of every [`file`].
+/// A part of the base64 of every key file that [`file`] returns.
 const ENCODED_BODY: &str = "lDZGdJQkFEQU5CZ2txaGtpRzl3MEJ";
 
 fn wrapped(encoded: &str, line_break: &str) -> String {
@@ -29,7 +29,7 @@ fn shown(value: Value) -> String {
 }
 
 fn has_body(text: &str) -> bool {
-    // The three alignments of the body.
+    // The same part of a key in each of the three alignments of base64.
     let parts = ["SUNkZ0lCQURBTkJna3Foa2lHOXcw", "JQ2RnSUJBREFOQmdrcWhraUc5dz", ENCODED_BODY];
     parts.iter().any(|part| text.replace("\\n", "").replace([' ', '\\'], "").contains(part))
 }
