@@ -15,23 +15,23 @@ pub struct Approval {
     /// Always `agentgovernance/v1`.
     #[serde(rename = "$schema")]
     pub schema: String,
-    /// Always `signature`.
+    /// Always `signature`, the document type.
     pub doctype: String,
     pub artifact: String,
     pub decision: ApprovalDecision,
-    /// Required for a rejection.
+    /// Reason of the decision. Required for a rejection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     pub signer: ApprovalSigner,
     pub signed_at: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<PolicyRef>,
-    /// The signature over artifact, decision, signer, time and policy.
+    /// Signature over artifact, decision, signer, time and policy. `None` until the approval is signed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signature: Option<Signature>,
 }
 
-/// Approval or rejection of an artifact, or an abstention.
+/// The decision of a signer about an artifact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ApprovalDecision {
@@ -44,7 +44,7 @@ pub enum ApprovalDecision {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ApprovalSigner {
-    /// An id, such as an address or a `did:key`.
+    /// Id of the signer, such as a mail address or a `did:key`.
     pub id: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
@@ -52,12 +52,12 @@ pub struct ApprovalSigner {
     pub display_name: Option<String>,
 }
 
-/// The reason why an approval is not valid.
+/// The reason why an approval does not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ApprovalError {
-    #[error("it is not signed")]
+    #[error("the approval is not signed")]
     Unsigned,
-    #[error("it rejects without a reason")]
+    #[error("a rejection needs a reason")]
     NoReason,
     #[error(transparent)]
     Signature(#[from] SignatureError),
