@@ -52,7 +52,7 @@ pub struct Operator {
     /// Permitted tools: ids, maps with an id, or maps with `kind: mcp` and a server.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tools: Vec<ToolRef>,
-    /// Memory.
+    /// Memory: where it is stored, which changes are permitted, and who may read it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<Memory>,
     /// Governance of the operator.
@@ -200,20 +200,20 @@ pub enum McpKind {
     Mcp,
 }
 
-/// Memory of an operator.
+/// What an operator remembers: where it is stored, which changes are permitted, and who may read it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Memory {
     /// Storage of the memory.
     pub kind: MemoryKind,
-    /// Permitted changes.
+    /// Permitted changes of the memory.
     #[serde(default)]
     pub policy: MemoryPolicy,
-    /// Ids of operators that may read it.
+    /// Ids of other operators that may read the memory.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(inner(regex(pattern = r"^[a-z][a-z0-9-]*[a-z0-9]$")))]
     pub share_with: Vec<String>,
-    /// External store.
+    /// External store of the memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub external: Option<ExternalMemory>,
 }
@@ -224,7 +224,7 @@ pub struct Memory {
 pub enum MemoryKind {
     /// No memory.
     None,
-    /// The conversation only.
+    /// Only the conversation is remembered.
     Thread,
     /// A file of the operator.
     OperatorContext,
@@ -256,7 +256,7 @@ pub enum MemoryPolicy {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExternalMemory {
-    /// URL.
+    /// URL of the external store.
     pub uri: String,
     /// Namespace in the store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
