@@ -1,4 +1,5 @@
-//! The command line and environment of an agent, from its manifest and the settings of the operator.
+//! Builds the command line and environment of an agent from its manifest and from the settings of the
+//! operator.
 
 use std::collections::BTreeMap;
 
@@ -18,17 +19,17 @@ pub struct Launch {
     /// Arguments. They are passed to the program without a shell.
     pub args: Vec<String>,
     pub env: BTreeMap<String, String>,
-    /// The way in which earlier turns are passed on.
+    /// How the agent learns earlier turns of a session.
     pub continuation: Option<ContinuationMode>,
 }
 
 /// The reason why an agent cannot be started with these settings.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum LaunchError {
-    /// The agent speaks MCP, not ACP.
+    /// The agent speaks MCP instead of ACP.
     #[error("the agent speaks MCP, which cannot be driven over ACP")]
     Mcp,
-    /// The agent speaks a protocol of its own.
+    /// The agent speaks a proprietary protocol, which needs this adapter.
     #[error("the agent needs the adapter `{0}`, which is not supported")]
     Proprietary(String),
     #[error("unknown mode `{name}`; modes are: {known}")]
@@ -57,7 +58,7 @@ impl LaunchError {
 
 impl Launch {
     /// Builds the command line: the agent's own arguments, then those of the mode, then those of the options.
-    /// Options are in the order in which the agent declares them.
+    /// Options are in the order in which the agent's manifest declares them.
     pub fn new(cli: &AgentCli, config: &RuntimeConfig) -> Result<Self, LaunchError> {
         match cli.protocol {
             Protocol::Acp => {}
@@ -97,7 +98,7 @@ impl Launch {
         if *value == Value::Bool(true) {
             self.args.extend(option.bin_args_append_when_true.iter().cloned());
         }
-        // An option with its default value needs no argument.
+        // An option that has its default value adds no argument.
         if given.is_some() && given != option.default.as_ref() && *value != Value::Bool(false) {
             let filled = |template: &String| template.replace("{value}", &text);
             self.args.extend(option.bin_args_template.iter().map(filled));
@@ -119,7 +120,7 @@ pub(crate) fn split_words(command: &str) -> Option<Vec<String>> {
     shlex::split(command).filter(|words| words.first().is_some_and(|program| !program.is_empty()))
 }
 
-/// Returns the value as text.
+/// Returns the value of an option as text.
 ///
 /// # Errors
 ///

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::types::acp::{Aip44, Tier};
 
-/// All capabilities that a manifest can declare. `true` if declared.
+/// All capabilities that a manifest can declare. `true` means that the capability is declared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Capabilities {
     pub read_text_file: bool,
@@ -20,10 +20,10 @@ pub struct Capabilities {
     pub mcp_http: bool,
     /// The agent supports MCP servers over server-sent events.
     pub mcp_sse: bool,
-    /// The agent supports MCP servers over ACP. A manifest cannot declare this: it is `true` if `mcp_http` or
-    /// `mcp_sse` is.
+    /// The agent supports MCP servers over ACP. A manifest cannot declare this capability. It is `true` if
+    /// `mcp_http` or `mcp_sse` is.
     pub mcp_acp: bool,
-    /// Tool calls are shown while they run.
+    /// The agent shows tool calls while they run.
     pub tool_calls: bool,
 }
 
@@ -41,8 +41,8 @@ impl Capabilities {
         }
     }
 
-    /// Returns the declared capabilities. A capability that the manifest does not mention has the value of
-    /// the tier.
+    /// Returns the declared capabilities. A capability that the manifest does not mention is declared if the
+    /// tier includes it.
     pub fn declared(aip44: &Aip44) -> Self {
         let implied = Self::from_tier(aip44.tier);
         let said = aip44.capabilities.unwrap_or_default();
@@ -65,7 +65,7 @@ impl Capabilities {
         }
     }
 
-    /// Returns the names of the capabilities that are declared here but missing in `live`.
+    /// Returns the names of the declared capabilities that `live`, an offer of a peer, lacks.
     pub fn missing_in(&self, live: &Self) -> Vec<&'static str> {
         let pairs = self.named().into_iter().zip(live.named());
         pairs.filter(|((_, declared), (_, live))| *declared && !live).map(|((name, _), _)| name).collect()

@@ -44,9 +44,9 @@ codes! {
     Syntax = "yaml-syntax",
     /// Values are nested too deeply.
     TooDeep = "yaml-depth",
-    /// A YAML alias.
+    /// A YAML alias, which is not allowed.
     Alias = "yaml-alias",
-    /// A YAML tag.
+    /// A YAML tag, which is not allowed.
     Tag = "yaml-tag",
     /// A key that is not a string.
     Key = "yaml-key",
@@ -54,7 +54,7 @@ codes! {
     Duplicate = "duplicate-key",
     /// A required key is missing.
     Missing = "missing-key",
-    /// An unknown key in a map that allows no other keys.
+    /// A key that the manifest does not have.
     Unknown = "unknown-key",
     /// An unquoted text that YAML reads as another type.
     QuoteIt = "quote-it",
@@ -72,9 +72,9 @@ codes! {
     TooFew = "too-few",
     /// A list with duplicate values.
     NotUnique = "not-unique",
-    /// A value that matches no allowed form, or more than one.
+    /// A value that matches none of the allowed forms, or several.
     Form = "form",
-    /// The name differs from that of the directory.
+    /// A file contains another name than its directory or file name suggests.
     Name = "name-mismatch",
     /// An unknown key below `aip44`.
     UnknownAip44 = "unknown-aip44-key",
@@ -82,29 +82,29 @@ codes! {
     UnknownRevision = "unknown-acp-rev",
     /// Two keys contradict each other.
     Contradiction = "contradiction",
-    /// A server or bridge that does not name what it needs to run.
+    /// A server or bridge that does not name everything that running it needs.
     Unbound = "unbound",
-    /// An audit log that is off although the tier requires it.
+    /// An audit log that is switched off although the tier requires a log.
     AuditOff = "audit-off",
     /// An external audit log without a location.
     AuditRef = "audit-ref",
-    /// A key that looks misspelled, in a map that allows other keys.
+    /// A key that is almost equal to a known key, in a map that allows any keys.
     MisspelledKey = "misspelt-key",
     /// An approval without an eligible approver.
     Signers = "no-signers",
-    /// A key that has no effect here.
+    /// A key that has no effect at its place.
     Ignored = "ignored-key",
     /// A former name of a key or value.
     Legacy = "legacy-key",
     /// A policy with `decision: allow` and autonomy 0, which allows nothing.
     AllowWithoutAutonomy = "policy-allow-at-0",
-    /// An address, pattern or range that cannot be read.
+    /// An address, pattern or range with invalid syntax.
     UnusableValue = "unusable-value",
     /// A parent of a governance that is missing, duplicated or nested too deeply.
     Extends = "governance-extends",
-    /// A descendant that loosens an append-only log.
+    /// A governance that loosens the append-only log of its parent.
     AppendOnly = "governance_append_only_relaxation",
-    /// A descendant that drops signatures.
+    /// A governance that drops the signatures which its parent requires.
     Signing = "governance_signing_downgrade",
     /// A governance whose `appliesTo` does not exist, or names another operator.
     AppliesTo = "governance_appliesto_unresolvable",
@@ -116,7 +116,7 @@ codes! {
     Algorithm = "unsupported-signing",
     /// A policy that cannot be found.
     Policy = "policy-unresolvable",
-    /// A policy about an action that is never judged.
+    /// A policy about an action that Narrows never decides on.
     Action = "action-unmatched",
     /// A policy about a tool that does not exist.
     Subject = "subject-unmatched",
@@ -130,7 +130,7 @@ codes! {
     Provider = "sandbox_provider_unknown",
     /// A runner that cannot be found.
     Runner = "runner-unresolvable",
-    /// A runner that is isolated more strictly than requested.
+    /// A runner that is isolated more strictly than the manifest asks for.
     Downgraded = "runner-downgraded",
     /// An agent that cannot be found.
     AgentCli = "agent-cli-unresolvable",
@@ -142,11 +142,12 @@ codes! {
     Keyring = "keyring",
     /// A quorum larger than the number of approvers.
     Quorum = "quorum-unreachable",
-    /// A read-only sandbox for an agent, which has to be run.
+    /// A sandbox with `read_only` for an agent. A read-only sandbox cannot run programs, and the agent is a
+    /// program.
     ReadOnly = "sandbox_read_only",
-    /// A sandbox setting that cannot be enforced.
+    /// A sandbox setting that Narrows cannot enforce on this machine.
     Unenforceable = "sandbox_unenforceable",
-    /// A program that is not found.
+    /// A program that is not found on this machine.
     Program = "program-not-found",
     /// A mode, option or continuation that the agent does not declare.
     Config = "agent-cli-config",

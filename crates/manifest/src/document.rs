@@ -50,18 +50,18 @@ pub struct Document<T> {
 /// The result of reading a manifest.
 #[derive(Debug, Clone)]
 pub struct ReadResult<T> {
-    /// `None` if there is at least one error.
+    /// The manifest. `None` if there is at least one error.
     pub document: Option<Document<T>>,
     pub findings: Findings,
 }
 
-/// Reads a manifest. `path` appears in findings and determines the expected name.
+/// Reads a manifest. Findings contain `path`, and the path determines which name the file should contain.
 pub fn read<T: FrontMatter>(path: &Path, bytes: &[u8]) -> ReadResult<T> {
     read_in(None, path, bytes)
 }
 
-/// Like [`read`], for a file in a workspace. `root` is the name of its root directory, which `path` does not
-/// contain.
+/// Like [`read`], for a file in a workspace. `path` is relative to the root of the workspace, and `root` is
+/// the name of the root directory.
 pub(crate) fn read_in<T: FrontMatter>(root: Option<&OsStr>, path: &Path, bytes: &[u8]) -> ReadResult<T> {
     let mut drafts = Vec::new();
     let whole = root.map(|root| Path::new(root).join(path));
@@ -79,8 +79,8 @@ pub fn check(kind: ManifestKind, path: &Path, bytes: &[u8]) -> Findings {
     check_in(None, kind, path, bytes)
 }
 
-/// Like [`check`], for a manifest that will be served. Obstacles to serving an ACP.md are errors, unless the
-/// file only describes an external runtime.
+/// Like [`check`], for a manifest that will be served. If serving an ACP.md is not possible, that is an
+/// error, unless the file only describes an external runtime.
 pub fn check_for_serving(kind: ManifestKind, path: &Path, bytes: &[u8]) -> Findings {
     let mut findings = check(kind, path, bytes);
     if kind == ManifestKind::Acp && !findings.is_descriptive() {
@@ -89,7 +89,7 @@ pub fn check_for_serving(kind: ManifestKind, path: &Path, bytes: &[u8]) -> Findi
     findings
 }
 
-/// Like [`check`], for a file in a workspace. It may not be meant to be run.
+/// Like [`check`], for a file in a workspace. What only prevents running the file is not an error.
 pub(crate) fn check_in(root: Option<&OsStr>, kind: ManifestKind, path: &Path, bytes: &[u8]) -> Findings {
     match kind {
         ManifestKind::Acp => read_in::<Acp>(root, path, bytes).findings,
@@ -125,7 +125,7 @@ fn attempt<T: FrontMatter>(path: &Path, bytes: &[u8], drafts: &mut Vec<Draft>) -
             return None;
         }
     };
-    // Line 1 is the fence.
+    // Line 1 of the file is the opening fence.
     let node = yaml::parse(front.yaml, 2, drafts);
     let Some(node) = node else {
         if drafts.is_empty() {
@@ -141,7 +141,7 @@ fn attempt<T: FrontMatter>(path: &Path, bytes: &[u8], drafts: &mut Vec<Draft>) -
     match serde_json::from_value(node.to_json()) {
         Ok(front_matter) => Some(Document { front: front_matter, body: front.body.to_owned(), node }),
         Err(_) if wrong => None,
-        // The schema accepts numbers that do not fit into a machine type.
+        // The number matches the schema, but does not fit into a machine type.
         Err(error) => {
             let message =
                 format!("this cannot be read: {}", narrows_base::text::quoted(&error.to_string(), 120));
@@ -151,7 +151,8 @@ fn attempt<T: FrontMatter>(path: &Path, bytes: &[u8], drafts: &mut Vec<Draft>) -
     }
 }
 
-/// Moves a runner that is nested below its current or former key to the top level.
+/// Moves the settings of a runner to the top level if they are nested below the runner's current or former
+/// key.
 fn unwrapped(mut node: Node, drafts: &mut Vec<Draft>) -> Node {
     let yaml::Content::Map(entries) = &mut node.content else { return node };
     match entries.as_slice() {

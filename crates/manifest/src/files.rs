@@ -1,4 +1,4 @@
-//! The files of a workspace: a directory that no path and no link can leave.
+//! The files of a workspace. No path and no link can lead out of the directory of a workspace.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -16,7 +16,7 @@ use thiserror::Error;
 pub enum FilesError {
     #[error("no such file")]
     NotFound,
-    /// The path leads out of the workspace, by itself or through a link.
+    /// The path leads out of the workspace, or a link on the path does.
     #[error("it is outside the workspace")]
     Outside,
     #[error("it is too large")]
@@ -25,9 +25,9 @@ pub enum FilesError {
     Other(String),
 }
 
-/// A workspace from which files are read. All paths are relative to its root.
+/// A workspace from which files are read. Paths are relative to the root of the workspace.
 pub trait Files {
-    /// Reads a whole file. Fails if it has more than `most` bytes.
+    /// Reads a whole file. Fails if the file has more than `most` bytes.
     fn read(&self, path: &Path, most: u64) -> Result<Vec<u8>, FilesError>;
 
     /// Returns `true` if the directory exists.
@@ -39,7 +39,7 @@ pub trait Files {
     }
 }
 
-/// A workspace on disk. Links are followed if they stay within the root.
+/// A workspace on disk. A link is followed if its target is in the workspace.
 #[derive(Debug)]
 pub struct Workspace {
     root: PathBuf,
@@ -71,7 +71,7 @@ impl Workspace {
         }
     }
 
-    /// Like `find`, for kernels without `openat2`. Resolves and checks the path, then opens it without
+    /// Like `find`, for kernels without `openat2`. Resolves and checks the path, and opens the result without
     /// following links.
     fn find_by_name(&self, path: &Path, flags: OFlags) -> Result<OwnedFd, FilesError> {
         let resolved = self.root.join(path).canonicalize().map_err(|error| match error.kind() {
@@ -108,7 +108,7 @@ impl Files for Workspace {
     fn read(&self, path: &Path, most: u64) -> Result<Vec<u8>, FilesError> {
         let other = |error: io::Error| FilesError::Other(error.kind().to_string());
         let file = File::from(self.find(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)?);
-        // Reading a pipe must not block.
+        // Only regular files are read, because reading a pipe could block.
         if !file.metadata().map_err(other)?.is_file() {
             return Err(FilesError::Other("it is not a file".into()));
         }
@@ -162,8 +162,8 @@ impl Files for MemoryFiles {
     }
 }
 
-/// Resolves `reference` in `directory` and normalizes it. Both are in the workspace. Returns `None` if the
-/// result is outside, or `reference` is not a path.
+/// Returns the normalized path of `reference`, which is relative to `directory`. Returns `None` if the path
+/// leads out of the workspace, or `reference` is not a path.
 pub(crate) fn join(directory: &Path, reference: &str) -> Option<PathBuf> {
     if reference.is_empty() || reference.contains('\0') {
         return None;
@@ -210,7 +210,7 @@ mod tests {
         check("", "a\0b", None);
     }
 
-    /// Checks that reading with and without `openat2` has the same result, and returns it.
+    /// Returns the result of reading a file, after checking that it is the same with and without `openat2`.
     fn both(workspace: &Workspace, path: &str) -> Result<Vec<u8>, FilesError> {
         let by_kernel = workspace.read(Path::new(path), 100);
         let by_name = workspace.find_by_name(Path::new(path), OFlags::RDONLY);

@@ -13,7 +13,7 @@ use crate::yaml::SourcePos;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// The file can be used, but may have another meaning than its author intended.
+    /// The file can be used, but may mean something else than its author intended.
     Warning,
     Error,
 }
@@ -33,12 +33,12 @@ pub struct Finding {
     pub severity: Severity,
     pub code: Code,
     pub file: PathBuf,
-    /// Line number. The first is 1.
+    /// Line number, beginning with 1.
     pub line: usize,
-    /// Column in characters. The first is 1.
+    /// Column in characters, beginning with 1.
     pub column: usize,
-    /// Path of the key from the top level: `metadata.aip44.acp_rev`. Empty if the finding is about the whole
-    /// file.
+    /// Path of the key from the top level of the file: `metadata.aip44.acp_rev`. Empty if the finding is
+    /// about the whole file.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub key: String,
     /// The value of the key, escaped and shortened.
@@ -47,13 +47,14 @@ pub struct Finding {
     pub message: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
-    /// `true` if the file is well-formed but cannot be run.
+    /// `true` if the file is well-formed, but the problem prevents running it.
     #[serde(skip)]
     pub(crate) blocks: bool,
 }
 
 impl Finding {
-    /// Creates a finding of another crate. `place` is a line and a column, both starting at 1.
+    /// Creates a finding for a check of another crate. `place` is a line and a column, which both begin with
+    /// 1.
     pub fn new(
         severity: Severity,
         code: Code,
@@ -97,7 +98,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Findings of several files, in the order in which the files were read. Those of one file are ordered by
+/// Findings of several files, in the order in which the files were read. Findings of one file are ordered by
 /// line.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
@@ -138,7 +139,8 @@ impl Findings {
         self
     }
 
-    /// Adds a finding unless it is already there. Of two duplicates, the one with the worse severity is kept.
+    /// Adds a finding, unless the list has one with the same position, code and key. The more severe of both
+    /// severities counts.
     pub(crate) fn merge(&mut self, finding: Finding) {
         let same = |known: &&mut Finding| {
             (known.line, known.column, known.code, &known.key)
@@ -155,15 +157,15 @@ impl Findings {
         self.list.push(finding);
     }
 
-    /// Returns `true` if an ACP.md only describes an external runtime: it names neither an operator nor a
-    /// governance, and has no misspelled key that was meant to name one.
+    /// Returns `true` if an ACP.md only describes an external runtime: the file names neither an operator nor
+    /// a governance, and no misspelled key was meant to name one.
     pub(crate) fn is_descriptive(&self) -> bool {
         let is_misspelled = |finding: &Finding| finding.blocks && finding.code == Code::UnknownAip44;
         self.has(Code::Unbound) && !self.list.iter().any(is_misspelled)
     }
 
-    /// Changes findings that prevent a well-formed file from being run into errors. Checking and serving use
-    /// the same function.
+    /// Changes findings that prevent running a well-formed file into errors. Checking a file and serving it
+    /// both call this function.
     pub(crate) fn for_running(&mut self) {
         for finding in &mut self.list {
             if finding.blocks {
@@ -240,13 +242,12 @@ impl Draft {
         draft
     }
 
-    /// Creates a finding that is a warning when a file is checked by itself, and an error when the file is
-    /// run.
+    /// Creates a finding that is a warning when a file is only checked, and an error when the file is run.
     pub(crate) fn blocking(code: Code, at: SourcePos, message: impl Into<String>) -> Self {
         Self::error(code, at, message).unless_run()
     }
 
-    /// Marks an error that only prevents running. The file is well-formed.
+    /// Marks an error as one that only prevents running the file.
     pub(crate) fn unless_run(mut self) -> Self {
         self.0.severity = Severity::Warning;
         self.0.blocks = true;

@@ -19,7 +19,7 @@ pub enum ManifestKind {
     AgentCli,
 }
 
-/// The error for an unknown kind.
+/// Error: the kind of manifest is unknown.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a kind of manifest; kinds are {list}", list = ManifestKind::names())]
 pub struct UnknownKind(pub String);
@@ -35,7 +35,7 @@ impl ManifestKind {
         Self::AgentCli,
     ];
 
-    /// Returns the name that the command line uses.
+    /// Returns the name of the kind on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Acp => "acp",
@@ -61,7 +61,7 @@ impl ManifestKind {
         }
     }
 
-    /// Returns the kind of a file by its name, such as `ACP.md` or `anything.ACP.md`.
+    /// Returns the kind of a file by the file name, such as `ACP.md` or `anything.ACP.md`.
     pub fn from_path(path: &Path) -> Option<Self> {
         let name = path.file_name()?.to_str()?;
         let is = |kind: &Self| {

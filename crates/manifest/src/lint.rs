@@ -1,4 +1,5 @@
-//! Checks one file beyond its schema: common mistakes, names, contradictions, and obstacles to running.
+//! Checks that go beyond the schema of one file: common mistakes, names, contradictions, and obstacles to
+//! running.
 
 mod acp;
 mod agent_cli;
@@ -15,7 +16,7 @@ use crate::finding::Draft;
 use crate::kind::ManifestKind;
 use crate::yaml::Node;
 
-/// Checks a file. It need not match its schema.
+/// Checks a file, which need not match its schema.
 pub(crate) fn lint(kind: ManifestKind, path: &Path, node: &Node, found: &mut Vec<Draft>) {
     match kind {
         ManifestKind::Acp => acp::lint(path, node, found),
@@ -28,7 +29,7 @@ pub(crate) fn lint(kind: ManifestKind, path: &Path, node: &Node, found: &mut Vec
     }
 }
 
-/// Returns the name that a file should contain: the part before the kind in its file name, or the name of its
+/// Returns the name that a file should contain: the part of its file name before the kind, or the name of its
 /// directory.
 fn expected_name(path: &Path, kind: ManifestKind) -> Option<String> {
     let file = path.file_name()?.to_str()?;

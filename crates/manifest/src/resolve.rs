@@ -33,8 +33,8 @@ use crate::types::acp::{Acp, Role, Tier};
 use crate::yaml::SourcePos;
 use reader::ManifestReader;
 
-/// Loads a manifest from disk, with all files that it refers to. Files outside `root` are not read. By
-/// default, `root` is the directory of the manifest.
+/// Loads a manifest from disk, with all files that it refers to. Files outside of `root` are not read. The
+/// default of `root` is the directory of the manifest.
 pub fn load(path: &Path, root: Option<&Path>) -> Result<Bundle, Findings> {
     let broken = |code, message: String| {
         let mut findings = Findings::default();
@@ -117,7 +117,7 @@ fn bundle(reader: &mut ManifestReader<'_>, path: &Path) -> Option<Bundle> {
     })
 }
 
-/// Point 13 of AIP-44, as far as it needs several files.
+/// Point 13 of AIP-44: contradictions between several files.
 fn contradictions(
     reader: &mut ManifestReader<'_>,
     acp: &Loaded<Acp>,
@@ -132,7 +132,7 @@ fn contradictions(
         let draft = Draft::error(Code::Contradiction, at, message).key("metadata.aip44.tier").value("basic");
         reader.find(acp, draft.hint("write governance-aware, or remove the governance from the operator"));
     }
-    // A missing governance was already reported.
+    // If the governance is missing, that was already reported.
     let aip44 = &acp.front.metadata.aip44;
     let invalid = reader
         .findings

@@ -1,6 +1,6 @@
-//! Maps a revision of the protocol's repository to a protocol version, by the commits of the releases.
+//! Maps a commit of the protocol's repository to a protocol version.
 
-/// The commits of releases, each with the version that `initialize` negotiates.
+/// Commits of protocol releases, each with the version that `initialize` negotiates.
 const RELEASES: &[(&str, u16)] = &[
     ("1b8e79850c8d007caaf2e8cc928e7ea6b2a75685", 1),
     ("0b57c6ea48b9286d24e8933a51b8370b5febe3ee", 1),
@@ -86,13 +86,13 @@ const RELEASES: &[(&str, u16)] = &[
     ("539bf0a5451ca2c954ca38e18d8a3f228f94119b", 1),
 ];
 
-/// Returns `true` if `text` is a revision: 7 to 40 lower-case hexadecimal digits.
+/// Returns `true` if `text` has the form of a commit: 7 to 40 lower-case hexadecimal digits.
 pub(crate) fn is_revision(text: &str) -> bool {
     (7..=40).contains(&text.len()) && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// Returns the protocol version of a revision that is a known release. Returns `None` for other revisions,
-/// for which the version is negotiated.
+/// Returns the protocol version of a revision that is a known release. Returns `None` for any other revision:
+/// its version is then negotiated.
 pub fn protocol_version(revision: &str) -> Option<u16> {
     if !is_revision(revision) {
         return None;

@@ -1,4 +1,4 @@
-//! The schemas of the manifests, which are generated from their types, and a checker for them.
+//! Schemas of the manifests, which are generated from Rust types, and a checker for files.
 
 mod check;
 mod make;
@@ -35,8 +35,8 @@ impl Checker {
         CHECKERS[kind as usize].get_or_init(|| Self::new(schema(kind)))
     }
 
-    /// Returns all violations in `node`, in no particular order. `path` is the key path of `node` in the
-    /// file.
+    /// Returns all violations of the schema in `node`, in no particular order. `path` is the key path of
+    /// `node` in the file.
     pub(crate) fn check(&self, node: &Node, path: &str) -> Vec<Draft> {
         check::check(self, node, path)
     }
@@ -50,7 +50,7 @@ impl Checker {
         properties.map(|properties| properties.keys().map(String::as_str).collect()).unwrap_or_default()
     }
 
-    /// Resolves a schema that is a reference. Returns other schemas unchanged.
+    /// Follows a schema that is a reference. Any other schema is returned unchanged.
     fn resolve<'a>(&'a self, mut schema: &'a Value) -> &'a Value {
         // The generated schemas have no cyclic references, so the loop ends.
         while let Some(name) = schema.get("$ref").and_then(Value::as_str) {
@@ -64,7 +64,7 @@ impl Checker {
     }
 
     fn fits(&self, pattern: &str, text: &str) -> bool {
-        // An invalid pattern would match no text. A test compiles all patterns.
+        // An invalid pattern would match no text. A test makes sure that all patterns are valid.
         self.patterns.get(pattern).is_some_and(|regex| regex.is_match(text))
     }
 }

@@ -1,4 +1,4 @@
-//! Checks all manifests of a directory, each by itself and together.
+//! Checks all manifests of a directory: each file alone, and all files together.
 
 use std::fs;
 use std::io;
@@ -18,23 +18,23 @@ const MAX_MANIFESTS: usize = 1000;
 
 const MAX_NAMES: usize = 100_000;
 
-/// Directories that contain files of third parties.
+/// Names of directories that contain files of third parties.
 const SKIPPED_DIRECTORIES: &[&str] = &["node_modules", "target"];
 
 /// A checked file.
 #[derive(Debug, Clone)]
 pub struct CheckedFile {
-    /// Path of the file, relative to the directory.
+    /// Path of the file, relative to the checked directory.
     pub path: PathBuf,
-    /// Kind of the manifest by its file name. `None` for a file that is only checked because another one
+    /// Kind of the manifest, by its file name. `None` for a file that is only checked because another file
     /// refers to it.
     pub kind: Option<ManifestKind>,
     pub findings: Findings,
 }
 
-/// Checks every manifest below `root`, and resolves every ACP.md. `further` adds findings about the result.
-/// Hidden directories and links are skipped. An ACP.md that only describes an external runtime is not
-/// resolved.
+/// Checks every manifest below `root`, and resolves every ACP.md. `further` adds findings about each resolved
+/// manifest. Hidden directories and links are skipped. An ACP.md that only describes an external runtime is
+/// not resolved.
 pub fn check_directory(root: &Path, further: &dyn Fn(&Bundle) -> Findings) -> io::Result<Vec<CheckedFile>> {
     let workspace = Workspace::open(root)?;
     let mut checked = Vec::new();
@@ -72,17 +72,18 @@ pub fn check_directory(root: &Path, further: &dyn Fn(&Bundle) -> Findings) -> io
             }
         }
     }
-    // Also files that are not resolved, such as NAME.ACP.md.
+    // This applies to files that are not resolved, too, such as NAME.ACP.md.
     let served = checked.iter_mut().filter(|file| file.kind == Some(ManifestKind::Acp));
     served.filter(|file| !file.findings.is_descriptive()).for_each(|file| file.findings.for_running());
-    // Operators that share a policy need not all have the tool that the policy is about.
+    // Several operators may share a policy, and one of them is enough to have the tool that the policy is
+    // about.
     let shared = checked.iter_mut().filter(|file| met.contains(&file.path));
     shared.for_each(|file| file.findings.without(Code::Subject));
     checked.iter_mut().for_each(|file| file.findings.sort());
     Ok(checked)
 }
 
-/// Returns `true` if the file seems to be meant to be run.
+/// Returns `true` if a file is probably meant to be run.
 fn leads_on(file: &CheckedFile) -> bool {
     let plain = file.path.file_name().is_some_and(|name| name == ManifestKind::Acp.file_name());
     plain && !file.findings.has_errors() && !file.findings.is_descriptive()
@@ -102,7 +103,7 @@ fn manifests(root: &Path) -> io::Result<Vec<(PathBuf, ManifestKind)>> {
     while let Some((directory, depth)) = open.pop() {
         let entries = match fs::read_dir(root.join(&directory)) {
             Ok(entries) => entries,
-            // Only `root` itself must be readable. Other unreadable directories are skipped.
+            // The directory `root` must be readable. Other unreadable directories are skipped.
             Err(error) if depth == 0 => return Err(error),
             Err(_) => continue,
         };

@@ -62,7 +62,7 @@ pub struct SecretState {
     pub env: Vec<String>,
 }
 
-/// Deserializes a key that is present. So a key with the value `null` differs from a missing key.
+/// Deserializes the value of a key that is present, so that `null` differs from a missing key.
 pub(crate) fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
     Value::deserialize(deserializer).map(Some)
 }

@@ -1,4 +1,4 @@
-//! Checks the version that a program prints.
+//! Checks the version that a program prints against the version that a manifest requires.
 
 use std::str::FromStr;
 
@@ -25,7 +25,7 @@ pub enum VersionError {
     Outside { found: Version, range: String },
 }
 
-/// Bound for the output that is searched, in bytes.
+/// Maximum number of bytes of the output that are searched for a version.
 const MAX_OUTPUT_BYTES: usize = 64 << 10;
 
 /// A range of versions in npm syntax: `>=1.2 <2`, `^1.2`, `1.x || 2.0.0`, `1.0 - 2.0`.
@@ -49,7 +49,7 @@ impl FromStr for Range {
     }
 }
 
-/// Parses comparisons of which all must hold.
+/// Parses a list of comparisons. A version must match all of them.
 fn alternative(text: &str) -> Option<VersionReq> {
     let text = text.trim();
     if text.is_empty() {
@@ -62,7 +62,7 @@ fn alternative(text: &str) -> Option<VersionReq> {
     let mut open = String::new();
     for word in text.split([' ', '\t', ',']).filter(|word| !word.is_empty()) {
         open.push_str(word);
-        // A comparison operator may be separated from its version by blanks.
+        // Blanks may separate a comparison operator from its version.
         if open.chars().all(|letter| "<>=^~".contains(letter)) {
             continue;
         }
@@ -110,7 +110,7 @@ pub fn judge(check: &VersionCheck, output: &str) -> Result<Version, VersionError
     Err(VersionError::Outside { found: version, range: quoted(&check.range, 80) })
 }
 
-/// Parses a version. Missing numbers at the end count as zero.
+/// Parses a version. A number that is missing at the end counts as zero.
 fn full(text: &str) -> Option<Version> {
     let text = text.strip_prefix('v').unwrap_or(text);
     let dots = text.split(['-', '+']).next()?.matches('.').count();

@@ -1,4 +1,4 @@
-//! A tree of YAML values with their positions.
+//! A tree of YAML values, each with its position in the file.
 
 mod front;
 mod parse;
@@ -9,7 +9,7 @@ pub(crate) use parse::parse;
 
 use serde_json::{Map, Number, Value};
 
-/// A position in a file. Line and column start at 1; the column counts characters.
+/// A position in a file. Line and column begin with 1. The column counts characters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct SourcePos {
     pub(crate) line: usize,
@@ -26,13 +26,13 @@ pub(crate) struct Node {
     pub(crate) content: Content,
 }
 
-/// The content of a value, by the core schema of YAML 1.2.
+/// Content of a value, interpreted by the core schema of YAML 1.2.
 #[derive(Debug, Clone)]
 pub(crate) enum Content {
-    /// A null, with its spelling. The spelling is empty if the value is absent.
+    /// A null, as it is spelled in the file. The text is empty if the value is missing.
     Null(String),
     Bool(bool, String),
-    /// A number and its spelling. `None` if JSON cannot represent the number.
+    /// A number, and the text in the file. `None` if JSON cannot represent the number.
     Number(Option<Number>, String),
     Text(String),
     List(Vec<Node>),
@@ -106,7 +106,7 @@ impl Node {
         }
     }
 
-    /// Returns the name of the type for users, with its article.
+    /// Returns the name of the value's type for users, with an article.
     pub(crate) fn is_a(&self) -> &'static str {
         match &self.content {
             Content::Null(_) => "nothing",
@@ -118,7 +118,7 @@ impl Node {
         }
     }
 
-    /// Converts the value to JSON. A whole number becomes an integer, however it is spelled.
+    /// Converts the value to JSON. A whole number becomes an integer, even if it is spelled like `1.0`.
     pub(crate) fn to_json(&self) -> Value {
         match &self.content {
             Content::Null(_) => Value::Null,

@@ -1,4 +1,4 @@
-//! Checks an ACP.md by points 5 to 8, 13 and 21 of AIP-44, as far as this needs no other file.
+//! Checks an ACP.md by points 5 to 8, 13 and 21 of AIP-44, as far as no other file is needed for that.
 
 use std::path::Path;
 
@@ -33,8 +33,8 @@ pub(super) fn lint(path: &Path, node: &Node, found: &mut Vec<Draft>) {
     audit(aip44, found);
 }
 
-/// Warns about keys that are almost equal to known ones. Other keys are allowed, but these are probably
-/// misspelled.
+/// Warns about keys that are almost equal to known keys. The file may have other keys, but such a key is
+/// probably misspelled.
 fn misspelled_keys(node: &Node, above: &str, known: &[&str], found: &mut Vec<Draft>) {
     for (key, _) in node.entries().iter().filter(|(key, _)| !known.contains(&key.text.as_str())) {
         let absent = known.iter().copied().filter(|known| node.get(known).is_none());
@@ -47,7 +47,7 @@ fn misspelled_keys(node: &Node, above: &str, known: &[&str], found: &mut Vec<Dra
     }
 }
 
-/// Protocol methods without a rule in the gate. They pass only if a manifest lists them.
+/// Protocol methods for which the gate has no rule. They pass only if a manifest lists them.
 const LISTABLE_METHODS: [(&str, &[&str]); 2] = [
     (
         "client_methods",
@@ -120,8 +120,8 @@ pub fn is_listable(key: &str, method: &str) -> bool {
         || LISTABLE_METHODS.iter().any(|(of, names)| *of == key && names.contains(&method))
 }
 
-/// Warns about listed methods for which listing has no effect: the gate has a rule for them, or they are sent
-/// in the other direction.
+/// Warns about a listed method if the listing has no effect, because the gate has a rule for the method, or
+/// the method is sent in the other direction.
 fn methods(node: &Node, found: &mut Vec<Draft>) {
     for (key, _) in LISTABLE_METHODS {
         let Some(listed) = node.find(&["metadata", "narrows", key]) else { continue };
@@ -137,13 +137,13 @@ fn methods(node: &Node, found: &mut Vec<Draft>) {
 
 fn unknown(aip44: &Node, found: &mut Vec<Draft>) {
     let mut known = Checker::for_kind(ManifestKind::Acp).keys(&["metadata", "aip44"]);
-    // The schema does not define an order of its keys.
+    // The order of keys in a schema has no meaning, so the known keys are sorted for the hint.
     known.sort_unstable();
     for (key, _) in aip44.entries().iter().filter(|(key, _)| !known.contains(&key.text.as_str())) {
         let shown = quoted(&key.text, 64);
         let message = format!("`{shown}` is not a key of aip44");
         let absent = known.iter().copied().filter(|known| aip44.get(known).is_none());
-        // The key was probably meant to be the known one, whose setting would be missing without a warning.
+        // The author probably meant the known key. Its setting would be missing without a warning.
         let draft = match nearest(&key.text, absent) {
             Some(near) => {
                 Draft::blocking(Code::UnknownAip44, key.at, message).hint(format!("did you mean {near}?"))
@@ -166,8 +166,8 @@ fn revision(aip44: &Node, found: &mut Vec<Draft>) {
     }
 }
 
-/// Point 7: a server or bridge must name all that running it needs. A file that only describes an external
-/// runtime need not.
+/// Point 7: a server or bridge must name everything that running it needs. A file that only describes an
+/// external runtime is exempt.
 fn bound(node: &Node, aip44: &Node, found: &mut Vec<Draft>) {
     let Some(kind) = node.get("kind") else { return };
     let has = |key: &str| aip44.get(key).is_some();
@@ -185,7 +185,7 @@ fn bound(node: &Node, aip44: &Node, found: &mut Vec<Draft>) {
     found.push(Draft::blocking(Code::Unbound, kind.at, message).key("kind").hint(hint));
 }
 
-/// Point 13, as far as it needs no other file.
+/// Point 13: contradictions within the file.
 fn contradictions(aip44: &Node, found: &mut Vec<Draft>) {
     let Some(tier) = aip44.get("tier").and_then(Node::text) else { return };
     let flag = |path: &[&str]| match aip44.find(path).map(|node| (&node.content, node.at)) {
@@ -217,7 +217,7 @@ fn contradictions(aip44: &Node, found: &mut Vec<Draft>) {
     }
 }
 
-/// Point 21: the audit log.
+/// Point 21: the audit log of the manifest.
 fn audit(aip44: &Node, found: &mut Vec<Draft>) {
     let Some(audit) = aip44.get("audit") else { return };
     let Some(kind) = audit.get("kind") else { return };

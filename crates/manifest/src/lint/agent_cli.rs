@@ -62,7 +62,7 @@ fn version_check(node: &Node, found: &mut Vec<Draft>) {
     }
 }
 
-/// Checks an inline sandbox or runner. The official schema does not.
+/// Checks a sandbox or runner that is written into the AGENT-CLI.md. The official schema does not check it.
 fn inline(node: &Node, kind: ManifestKind, found: &mut Vec<Draft>) {
     let Some(block) = node.get(kind.name()) else { return };
     if !matches!(block.content, Content::Map(_)) {
@@ -72,7 +72,7 @@ fn inline(node: &Node, kind: ManifestKind, found: &mut Vec<Draft>) {
         ManifestKind::Runner => unwrapped(block, "runner", found),
         _ => (block, kind.name().to_owned()),
     };
-    // The file that a reference names is checked when it is read.
+    // If the runner is in another file, that file is checked when it is read.
     if kind == ManifestKind::Runner && (block.get("ref").is_some() || block.get("file").is_some()) {
         return;
     }
@@ -84,7 +84,7 @@ fn inline(node: &Node, kind: ManifestKind, found: &mut Vec<Draft>) {
     }
 }
 
-/// Returns the runner that is nested below its former key.
+/// Returns the settings of a runner that are nested below the runner's former key.
 fn unwrapped<'a>(block: &'a Node, prefix: &str, found: &mut Vec<Draft>) -> (&'a Node, String) {
     match block.entries() {
         [(key, inner)] if key.text == "runtime" => {

@@ -50,7 +50,7 @@ pub(super) fn lint(node: &Node, found: &mut Vec<Draft>) {
     }
 }
 
-/// Finds ids that occur twice in one file. One of the two entries would be lost.
+/// Reports ids that occur twice in one file, because one of the two entries would be lost.
 pub(super) fn duplicates(list: Option<&Node>, id: &str, key: &str, found: &mut Vec<Draft>) {
     let ids: Vec<&Node> =
         list.map(Node::items).unwrap_or_default().iter().filter_map(|item| item.get(id)).collect();
@@ -64,7 +64,7 @@ pub(super) fn duplicates(list: Option<&Node>, id: &str, key: &str, found: &mut V
     }
 }
 
-/// Finds a tool kind that no tool has. Such a rule never matches: an action meant to be denied would be
+/// Reports a tool kind that no tool has. A rule with such a kind never matches, so a denied action would be
 /// allowed.
 fn kind_of_tool(node: &Node, key: &str, found: &mut Vec<Draft>) {
     let Some(text) = node.text() else { return };
@@ -74,8 +74,8 @@ fn kind_of_tool(node: &Node, key: &str, found: &mut Vec<Draft>) {
     found.push(Draft::blocking(Code::Enum, node.at, message).key(key).value(text).hint(hint));
 }
 
-/// Finds a misspelled action. Such a policy never matches, so an action meant to be denied would be allowed.
-/// This is only a warning, because other programs may have more actions.
+/// Warns about a misspelled action. A policy with such an action never matches, so a denied action would be
+/// allowed. Other programs may have further actions, so this is no error.
 fn check_action(node: &Node, key: &str, decision: Option<&str>, found: &mut Vec<Draft>) {
     let Some(text) = node.text() else { return };
     found.extend(
@@ -88,7 +88,7 @@ fn misspelled_action(at: SourcePos, action: &str, denies: bool) -> Option<Draft>
     nearest(action, narrows_policy::ACTIONS).map(|near| draft.hint(format!("did you mean {near}?")))
 }
 
-/// Warns about an action that only other programs have. Reported only if the policy is run.
+/// Warns that only other programs have this action. Reported only if the policy is run.
 pub(crate) fn action_of_other_program(at: SourcePos, action: &str, denies: bool) -> Option<Draft> {
     if misspelled_action(at, action, denies).is_some() {
         return None;
@@ -110,7 +110,7 @@ fn unmatched_action(at: SourcePos, action: &str, denies: bool) -> Option<Draft> 
 
 pub(super) fn policy(path: &Path, node: &Node, found: &mut Vec<Draft>) {
     named(path, ManifestKind::Policy, "slug", node, found);
-    // A pattern may match several subjects.
+    // A pattern may match several subjects, so it cannot be checked against one name.
     let is_plain = |subject: &&Node| subject.text().is_some_and(|text| !text.contains(['*', '?', '[', '{']));
     if let Some(subject) = node.find(&["match", "subject"]).filter(is_plain) {
         kind_of_tool(subject, "match.subject", found);
@@ -191,7 +191,7 @@ mod tests {
         ] {
             judge(typo, "deny", Some(&finding_text(typo, &format!("did you mean {near}?"))));
         }
-        // Actions of other programs are reported when the policy is run.
+        // An action of other programs is reported only when the policy is run.
         judge("payment.send", "deny", None);
         let mild =
             finding_text("tool.cal", "did you mean tool.call?").replace("denies nothing", "decides nothing");

@@ -1,10 +1,10 @@
-//! Checks a SANDBOX.md or RUNNER.md, also within another manifest, for unsupported features.
+//! Checks a SANDBOX.md or RUNNER.md for unsupported features, also if it is written into another manifest.
 
 use crate::code::Code;
 use crate::finding::Draft;
 use crate::yaml::{Content, Node};
 
-/// Providers that only other programs support.
+/// Sandbox providers that Narrows does not support, and other programs do.
 const REMOTE_PROVIDERS: &[&str] =
     &["mastra-e2b", "mastra-modal", "mastra-daytona", "mastra-blaxel", "node-permission"];
 
@@ -78,7 +78,7 @@ pub(super) fn runner(node: &Node, prefix: &str, found: &mut Vec<Draft>) {
     }
 }
 
-/// Returns `true` for a host name. It may start with `*.` and end with a port.
+/// Returns `true` for a valid host name. The name may begin with `*.` and end with a port.
 pub(crate) fn is_host(text: &str) -> bool {
     let (name, port) = match text.rsplit_once(':') {
         Some((name, port)) => (name, Some(port)),
@@ -94,7 +94,7 @@ pub(crate) fn is_host(text: &str) -> bool {
             && !label.starts_with('-')
             && !label.ends_with('-')
     };
-    // Some programs read a name that ends with a number as an address. A pattern with `*` cannot match
+    // Some programs read a name that ends with a number as an IP address. A pattern with `*` cannot match
     // addresses.
     let last = name.rsplit('.').next().unwrap_or_default();
     let is_number = last.bytes().all(|byte| byte.is_ascii_digit()) || last.starts_with("0x");

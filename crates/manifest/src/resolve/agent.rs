@@ -19,7 +19,7 @@ use crate::types::operator::{Operator, RuntimeConfig, RuntimeKind};
 use crate::types::runner::Runner;
 use crate::version::{self, VersionError};
 
-/// An agent that can be started.
+/// An agent that Narrows can start.
 #[derive(Debug, Clone)]
 pub struct Agent {
     pub cli: Loaded<AgentCli>,
@@ -63,7 +63,7 @@ pub(super) fn load(
             match reader.optional::<AgentCli>(&path) {
                 Some(cli) => cli,
                 None => {
-                    // The operator that is missing might have named an agent.
+                    // The manifest names an operator that could not be loaded and might have named an agent.
                     let lost = acp.front.metadata.aip44.operator.is_some() && operator.is_none();
                     if reader.findings.len() == errors && !lost {
                         missing(reader, acp);
@@ -113,7 +113,7 @@ fn launch(
     match Launch::new(&cli.front, config) {
         Ok(launch) => Some(launch),
         Err(error) => {
-            // An unsupported protocol was already reported as a finding about the file.
+            // The check of the file has already reported an unsupported protocol.
             if error.code() == Code::Config.name() {
                 let draft = |at| {
                     let draft = Draft::error(Code::Config, at, error.to_string()).key("runtime.config");

@@ -1,4 +1,4 @@
-//! Determines the location of the audit log (point 21 of AIP-44).
+//! Determines where the audit log is (point 21 of AIP-44).
 
 use std::path::PathBuf;
 
@@ -11,7 +11,7 @@ use crate::finding::Draft;
 use crate::types::acp::{Acp, AuditKind, Tier};
 use crate::types::operator::Operator;
 
-/// The location of the audit log.
+/// Where the audit log is, if there is one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AuditTarget {
     /// Path of the log file, relative to the root of the workspace.
@@ -19,7 +19,7 @@ pub enum AuditTarget {
     Off,
 }
 
-/// Path of the default log below a directory.
+/// Path of the default log, relative to the directory of the governance.
 const DEFAULT_LOG_PATH: &str = "audit/audit-log.jsonl";
 
 pub(super) fn target(
@@ -47,7 +47,7 @@ pub(super) fn target(
     if slug == "default" {
         return Some(AuditTarget::Log(scope.join(DEFAULT_LOG_PATH)));
     }
-    // Every part must be a plain name, so that the log is not outside the directory of the governance.
+    // Each part must be a plain name, so that the path cannot leave the directory of the governance.
     let plain = slug.split('/').all(|part| !part.is_empty() && part.chars().any(|letter| letter != '.'));
     if plain {
         return Some(AuditTarget::Log(scope.join("audit").join(slug).join("audit-log.jsonl")));

@@ -1,4 +1,4 @@
-//! Finds the governance in effect, and merges it with the governances that it inherits from.
+//! Finds the governance in effect, and merges it with its parents.
 
 use std::path::{Path, PathBuf};
 
@@ -15,18 +15,20 @@ use crate::types::acp::Acp;
 use crate::types::governance::{Approver, Audit, Autonomy, Governance, PolicyEntry, Signing};
 use crate::types::operator::Operator;
 
-/// Bound for the depth of inheritance.
+/// Maximum number of parents in a chain of inheritance.
 const MAX_PARENTS: usize = 8;
 
-/// A governance merged with all that it inherits.
+/// A governance merged with all its parents.
 #[derive(Debug, Clone)]
 pub struct EffectiveGovernance {
     pub config: Governance,
-    /// Its files: the governance itself first, its topmost parent last.
+    /// Paths of the merged files: the governance itself first, its topmost parent last.
     pub chain: Vec<PathBuf>,
-    /// Directory of the governance, relative to the root of the workspace. It contains the audit log.
+    /// Directory of the governance, relative to the root of the workspace. The audit log is in this
+    /// directory.
     pub scope: PathBuf,
-    /// For each policy of `config`, the file that names it. The path of the policy is relative to that file.
+    /// For each policy of `config`, the file that names the policy. The policy's path is relative to that
+    /// file.
     pub(super) sources: Vec<Loaded<Governance>>,
 }
 
@@ -40,8 +42,8 @@ impl EffectiveGovernance {
         self.config.approvers.iter().filter(may).collect()
     }
 
-    /// Returns the file with the public keys of the signers, relative to the root of the workspace, and the
-    /// governance that names the file. If several do, the lowest one counts.
+    /// Returns the path of the file with the signers' public keys, relative to the root of the workspace, and
+    /// the governance that names the file. If several governances name one, the most specific counts.
     pub fn keyring(&self) -> Option<(&Loaded<Governance>, PathBuf)> {
         self.sources.iter().find_map(|source| {
             let keyring = source.front.signing.as_ref()?.keyring.as_ref()?;
@@ -49,15 +51,16 @@ impl EffectiveGovernance {
         })
     }
 
-    /// Returns the file that defines a policy with this id. If several do, the lowest one counts.
+    /// Returns the governance file that defines a policy with this id. If several do, the most specific
+    /// counts.
     pub(super) fn source_of(&self, id: &str) -> Option<&Loaded<Governance>> {
         let has = |source: &&Loaded<Governance>| source.front.policies.iter().any(|entry| entry.id == id);
         self.sources.iter().find(has)
     }
 }
 
-/// Loads the governance of a manifest: the one that it names, or the one in the operator's directory, or the
-/// one in the root.
+/// Loads the governance of a manifest: the one that the manifest names, or else the one in the operator's
+/// directory, or else the one in the root.
 pub(super) fn load(
     reader: &mut ManifestReader<'_>,
     acp: &Loaded<Acp>,
@@ -90,7 +93,7 @@ pub(super) fn load(
     Some(EffectiveGovernance { config, chain, scope, sources })
 }
 
-/// Checks that key files are in this workspace.
+/// Reports key files that are not in this workspace.
 fn keyrings(reader: &mut ManifestReader<'_>, sources: &[Loaded<Governance>]) {
     for source in sources {
         let keyring = source.front.signing.as_ref().and_then(|signing| signing.keyring.as_deref());
@@ -106,7 +109,7 @@ fn keyrings(reader: &mut ManifestReader<'_>, sources: &[Loaded<Governance>]) {
     }
 }
 
-/// Rejects a view whose target does not exist.
+/// Reports a governance for certain operators whose `appliesTo` does not exist.
 fn applies(reader: &mut ManifestReader<'_>, first: &Loaded<Governance>, operator: Option<&Loaded<Operator>>) {
     for reference in &first.front.applies_to {
         let found = match reference.strip_prefix("ws://") {
@@ -127,8 +130,8 @@ fn applies(reader: &mut ManifestReader<'_>, first: &Loaded<Governance>, operator
     }
 }
 
-/// Loads a governance and its parents. A parent that is missing, repeated or beyond the bound ends the chain
-/// with a warning.
+/// Loads a governance and its parents. The chain ends with a warning at a parent that is missing, repeated,
+/// or beyond the maximum depth.
 fn chain(reader: &mut ManifestReader<'_>, first: Loaded<Governance>) -> Vec<Loaded<Governance>> {
     let mut chain = vec![first];
     while let Some(last) = chain.last()

@@ -24,7 +24,7 @@ pub struct Skill {
     pub path: PathBuf,
     pub description: String,
     pub body: String,
-    /// The tools of the operator that the skill uses. `None` if it does not list them.
+    /// Tools of the operator that the skill may use. `None` if the skill does not list its tools.
     pub allow: Option<Vec<String>>,
 }
 
@@ -33,7 +33,7 @@ pub struct Skill {
 pub struct ToolSet {
     /// Tools that do not belong to a server.
     pub names: BTreeSet<String>,
-    /// Tools of MCP servers, by server name. `None`: all tools of the server.
+    /// Tools of MCP servers, by server name. `None` stands for all tools of a server.
     pub servers: BTreeMap<String, Option<BTreeSet<String>>>,
 }
 
@@ -52,7 +52,7 @@ impl ToolSet {
                     let allow =
                         tools.allow.as_ref().map(|names| names.iter().cloned().collect::<BTreeSet<_>>());
                     let both = match (set.servers.remove(&tools.server), allow) {
-                        // If a server is named twice, its tools are combined.
+                        // The operator names the server twice, so the tools of both entries count.
                         (Some(Some(mut known)), Some(more)) => {
                             known.extend(more);
                             Some(known)
@@ -68,7 +68,7 @@ impl ToolSet {
         set
     }
 
-    /// Returns `true` if a tool is allowed. `None` as the server stands for tools without one.
+    /// Returns `true` if a tool is allowed. `None` as the server stands for tools that belong to no server.
     pub fn has(&self, server: Option<&str>, tool: &str) -> bool {
         match server {
             None => self.names.contains(tool),
@@ -97,8 +97,8 @@ pub(super) fn load(reader: &mut ManifestReader<'_>, acp: &Loaded<Acp>) -> Option
     reader.read_manifest_reference::<Operator, _>(acp, reference, at, "metadata.aip44.operator", None)
 }
 
-/// Loads the skills of an operator. A missing skill is an error, because the operator would work without its
-/// instructions.
+/// Loads the skills of an operator. A missing skill is an error, because the operator would work without the
+/// skill's instructions.
 pub(super) fn skills(reader: &mut ManifestReader<'_>, operator: &Loaded<Operator>) -> Vec<Skill> {
     let mut skills = Vec::new();
     for (number, reference) in operator.front.skills.iter().enumerate() {

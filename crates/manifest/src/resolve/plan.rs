@@ -21,7 +21,7 @@ use crate::yaml::SourcePos;
 /// A manifest and its path.
 #[derive(Debug, Clone)]
 pub struct Loaded<T> {
-    /// Relative to the root of the workspace.
+    /// Path of the file, relative to the root of the workspace.
     pub path: PathBuf,
     pub(super) document: Document<T>,
 }
@@ -32,7 +32,7 @@ impl<T> Loaded<T> {
         self.path.parent().map(Path::to_path_buf).unwrap_or_default()
     }
 
-    /// Returns the line and column of the last key of `path` that exists.
+    /// Returns the line and column of the key at `path`, or of its last parent that exists.
     pub fn place_of(&self, path: &[&str]) -> (usize, usize) {
         let SourcePos { line, column } = self.place(path);
         (line, column)
@@ -56,10 +56,10 @@ impl<T> Deref for Loaded<T> {
     }
 }
 
-/// A file that was read, with its digest. It belongs to the approved content.
+/// A file that was read, with its digest. An approval of a manifest covers all such files.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Pin {
-    /// Relative to the root of the workspace.
+    /// Path of the file, relative to the root of the workspace.
     pub path: PathBuf,
     /// The SHA-256 of the bytes that were parsed, in hexadecimal.
     pub sha256: String,
@@ -69,7 +69,7 @@ pub struct Pin {
 #[derive(Debug, Clone, PartialEq)]
 pub struct McpBinding {
     pub server: McpServer,
-    /// The front matter of its description file.
+    /// Front matter of the file that describes the server.
     pub description: Option<Value>,
 }
 
@@ -78,7 +78,8 @@ pub struct McpBinding {
 pub struct Bundle {
     pub acp: Loaded<Acp>,
     pub role: Role,
-    /// Protocol version of the manifest's revision. `None` if the revision is not a known release.
+    /// Protocol version of the revision that the manifest names. `None` if that revision is not a known
+    /// release.
     pub protocol_version: Option<u16>,
     pub capabilities: Capabilities,
     pub operator: Option<Loaded<Operator>>,
@@ -92,9 +93,9 @@ pub struct Bundle {
     pub tools: ToolSet,
     pub agent: Option<Agent>,
     pub audit: AuditTarget,
-    /// MCP servers that every session gets.
+    /// MCP servers of every session.
     pub mcp_servers: Vec<McpBinding>,
-    /// Every file that was read, in order.
+    /// Every file that was read, in the order of reading.
     pub pins: Vec<Pin>,
     pub warnings: Findings,
 }

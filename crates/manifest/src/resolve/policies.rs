@@ -1,4 +1,4 @@
-//! Collects the policies in effect, and builds their ruleset.
+//! Collects the policies in effect, and builds the ruleset of a governance from them.
 
 use std::path::{Path, PathBuf};
 
@@ -19,7 +19,7 @@ use crate::types::policy::{Decision, Policy};
 /// A policy in effect.
 #[derive(Debug, Clone)]
 pub struct BoundPolicy {
-    /// The entry of the policy in the governance. `None` if only the operator names the policy.
+    /// Entry of the policy in the governance. `None` if only the operator names the policy.
     pub entry: Option<PolicyEntry>,
     pub policy: Loaded<Policy>,
 }
@@ -55,7 +55,7 @@ pub(super) fn load(
     named(reader, operator, &[governance.scope.clone(), operator.directory(), PathBuf::new()], policies)
 }
 
-/// Loads the policies that an operator names, without a governance.
+/// Loads the policies that an operator names, for a manifest without a governance.
 pub(super) fn without_governance(
     reader: &mut ManifestReader<'_>,
     operator: Option<&Loaded<Operator>>,
@@ -64,7 +64,7 @@ pub(super) fn without_governance(
     named(reader, operator, &[operator.directory(), PathBuf::new()], Vec::new())
 }
 
-/// Adds the policies that an operator names. An unknown policy is an error.
+/// Adds the policies that an operator names. A name without a policy is an error.
 fn named(
     reader: &mut ManifestReader<'_>,
     operator: &Loaded<Operator>,
@@ -104,7 +104,7 @@ fn named(
 ///
 /// # Errors
 ///
-/// The file that cannot be used, or `None` if there is no such policy.
+/// The file that cannot be used. `None` if no policy has this name.
 fn find(
     reader: &mut ManifestReader<'_>,
     name: &str,
@@ -124,7 +124,8 @@ fn find(
     Err(None)
 }
 
-/// Builds the ruleset of the policies. The lower of the two levels of autonomy counts.
+/// Builds the ruleset of the policies. Of the levels of autonomy of workspace and operator, the lower one
+/// counts.
 pub(super) fn ruleset(
     reader: &mut ManifestReader<'_>,
     governance: Option<&EffectiveGovernance>,
@@ -199,8 +200,8 @@ fn unknown_default(reader: &mut ManifestReader<'_>, governance: Option<&Effectiv
     }
 }
 
-/// Returns the lower of the workspace's level and the operator's autonomy. A supervised operator can only
-/// make suggestions.
+/// Returns the lower of the workspace's level of autonomy and the level of the operator's autonomy. A
+/// supervised operator has level 1: suggestions only.
 pub(super) fn lower(level: Option<u8>, autonomy: Option<Autonomy>) -> Option<u8> {
     let operator = match autonomy {
         None | Some(Autonomy::Autonomous) => None,
@@ -224,7 +225,7 @@ fn rule(bound: &BoundPolicy) -> Result<GovernanceRule, narrows_policy::Governanc
         .signers
         .iter()
         .map(|signer| Signer { role: signer.role.clone(), user_id: signer.user_id.clone() });
-    // A quorum that is too large for the type can never be reached.
+    // A quorum that does not fit into the type can never be reached.
     let quorum = u32::try_from(policy.quorum.unwrap_or(1)).unwrap_or(u32::MAX);
     let mut rule = GovernanceRule::new(&policy.slug, &policy.r#match.action, class)
         .with_min_risk(policy.r#match.risk_level_min.unwrap_or(0))

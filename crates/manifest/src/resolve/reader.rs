@@ -15,7 +15,7 @@ use crate::yaml::SourcePos;
 
 const MAX_FILES: usize = 256;
 
-/// Reads files. Keeps their content and their findings.
+/// Reads files, and keeps their content and their findings.
 pub(super) struct ManifestReader<'a> {
     pub(super) files: &'a dyn Files,
     pub(super) pins: Vec<Pin>,
@@ -32,8 +32,8 @@ impl<'a> ManifestReader<'a> {
         self.findings.push(draft.into_finding(&file.path));
     }
 
-    /// Reads a file. The recorded digest is the digest of the returned bytes. A second read returns the same
-    /// bytes.
+    /// Reads a file, and records the digest of the returned bytes. Another read of the same file returns the
+    /// same bytes.
     pub(super) fn bytes(&mut self, path: &Path) -> Result<Vec<u8>, FilesError> {
         if let Some((_, bytes)) = self.cache.iter().find(|(known, _)| known == path) {
             return Ok(bytes.clone());
@@ -53,8 +53,8 @@ impl<'a> ManifestReader<'a> {
         Ok(bytes)
     }
 
-    /// Reads the file that `reference` in `from` names. A reference that begins with a dot is relative to
-    /// `from`, any other to the root.
+    /// Reads the file that `reference` in the file `from` names. A reference that begins with a dot is
+    /// relative to `from`, any other to the root of the workspace.
     pub(super) fn read_reference<T>(
         &mut self,
         from: &Loaded<T>,
@@ -119,11 +119,11 @@ impl<'a> ManifestReader<'a> {
         let mut read = document::read_in::<T>(self.files.name(), path, bytes);
         read.findings.for_running();
         self.add_findings(read.findings);
-        // A well-formed file that cannot be run is resolved as well, so that all problems are found at once.
+        // A well-formed file is resolved even if it cannot be run, so that all problems are found at once.
         read.document.map(|document| Loaded { path: path.to_path_buf(), document })
     }
 
-    /// Adds findings. Those of a file with two references are added once.
+    /// Adds findings. If a file is read for two references, its findings are added once.
     pub(super) fn add_findings(&mut self, findings: Findings) {
         for finding in findings {
             if !self.findings.iter().any(|known| *known == finding) {

@@ -18,17 +18,17 @@ use crate::yaml::SourcePos;
 /// The plan of a sandbox.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SandboxPlan {
-    /// Always `local`.
+    /// Name of the provider, always `local`.
     pub provider: String,
     /// Working directory, relative to the root of the workspace.
     pub cwd: Option<PathBuf>,
     pub mounts: Vec<PlannedMount>,
-    /// Hosts that may be reached. Empty: no network.
+    /// Hosts that can be reached. An empty list stands for no network.
     pub egress: Vec<String>,
-    /// Names of the environment variables that are passed on.
+    /// Names of environment variables of Narrows that commands in the sandbox get.
     pub env: Vec<String>,
     pub limits: Limits,
-    /// `true` if no command may be run.
+    /// `true` if no command can be run in the sandbox.
     pub read_only: bool,
 }
 
@@ -44,9 +44,9 @@ pub struct PlannedMount {
 /// The plan of a runner.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RunnerPlan {
-    /// Kind of isolation. A runner is never run in this process.
+    /// Kind of isolation. A runner never runs in the process of Narrows.
     pub engine: Engine,
-    /// `true` if the manifest asked for this process.
+    /// `true` if the manifest asked to run in the process of Narrows.
     pub downgraded: bool,
     /// Limits as written in the manifest, without defaults.
     pub limits: Limits,
@@ -65,7 +65,7 @@ impl RunnerPlan {
         Self { engine, downgraded, limits: runner.limits, needs: runner.needs.clone() }
     }
 
-    /// Returns the limits, with defaults for missing ones.
+    /// Returns the limits, with defaults for limits that the manifest does not set.
     pub fn effective_limits(&self) -> Limits {
         Limits {
             memory_mb: self.limits.memory_mb.or(Some(Self::MEMORY_MB)),
@@ -89,7 +89,8 @@ pub(super) fn at<T>(
     plan(reader, &loaded, &front, &[])
 }
 
-/// Reads a sandbox within another manifest, below `path`. The schema of that manifest has checked its form.
+/// Reads a sandbox that is written into another manifest, below `path`. The schema of that manifest has
+/// checked the form of the sandbox.
 pub(super) fn inline<T>(
     reader: &mut ManifestReader<'_>,
     from: &Loaded<T>,
@@ -164,7 +165,8 @@ fn plan<T>(
     })
 }
 
-/// Returns the directory of a source if it is in this workspace.
+/// Returns the directory of a mount's source. Returns `None` if the source is not a directory of this
+/// workspace.
 fn source<T>(reader: &mut ManifestReader<'_>, from: &Loaded<T>, source: &Source) -> Option<PathBuf> {
     match source {
         Source::Workspace(_) => Some(PathBuf::new()),
@@ -181,7 +183,7 @@ fn source<T>(reader: &mut ManifestReader<'_>, from: &Loaded<T>, source: &Source)
     }
 }
 
-/// Returns the directory of a storage description.
+/// Returns the directory of a storage that is described in another file.
 fn described<T>(reader: &mut ManifestReader<'_>, from: &Loaded<T>, reference: &str) -> Option<PathBuf> {
     let (path, bytes) = reader.read_reference(from, reference).ok()?;
     let front = crate::document::front_matter(&bytes)?;
@@ -195,7 +197,8 @@ fn stored(reader: &ManifestReader<'_>, directory: &std::path::Path, storage: &St
     (storage.provider == "local" && reader.files.has_directory(&path)).then_some(path)
 }
 
-/// Reads a runner in any form: a path, `{ref}`, `{file}`, inline, or inline below its former key.
+/// Reads a runner in any of its forms: a path, `{ref}`, `{file}`, inline, or inline below the runner's former
+/// key.
 pub(super) fn runner<T>(
     reader: &mut ManifestReader<'_>,
     from: &Loaded<T>,

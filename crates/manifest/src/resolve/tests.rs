@@ -14,7 +14,7 @@ use super::*;
 use crate::files::MemoryFiles;
 use crate::types::runner::Engine;
 
-/// The manifest of a kind and tier with more keys below `aip44`.
+/// Returns an ACP.md of a kind and tier, with the keys `more` below `aip44`.
 fn acp(kind: &str, tier: &str, more: &str) -> String {
     let mut text = format!(
         "---\nname: notes\nid: notes\ndescription: d\nversion: 1.0.0\nkind: {kind}\ntransport: stdio\n\
@@ -52,7 +52,7 @@ fn agent_cli(more: &str) -> String {
 const BOUND: &str = "governance: {audit_log: 'audit:default', autonomy: autonomous}";
 const SANDBOX: &str = "---\nprovider: local\nconfig: {}\n---\n";
 
-/// A server with an operator and a governance.
+/// Returns a workspace with a server, its operator and its governance.
 fn server() -> MemoryFiles {
     MemoryFiles::default()
         .with("notes/ACP.md", acp("server", "governance-aware", "operator: ./OPERATOR.md"))
@@ -133,7 +133,7 @@ fn a_reference_must_name_a_file_in_the_workspace() {
     refused(&to("./NOBODY.md"), Code::NotFound, "notes/ACP.md:12:5");
     refused(&to("../../OPERATOR.md"), Code::Outside, "notes/ACP.md:12:5");
     refused(&to("/etc/passwd"), Code::Outside, "notes/ACP.md:12:5");
-    // Without a dot the root of the workspace is looked at as well.
+    // A reference without a leading dot is relative to the root of the workspace.
     let far = to("people/OPERATOR.md")
         .with("people/OPERATOR.md", operator(BOUND))
         .with("GOVERNANCE.md", governance(""));
@@ -228,7 +228,7 @@ fn skills_and_tools_are_those_of_the_operator() {
     refused(&files.with("lib/far/SKILL.md", "no front matter"), Code::Skill, "notes/OPERATOR.md:8:19");
 }
 
-/// A bridge to an agent.
+/// Returns a workspace with a bridge to an agent.
 fn bridge() -> MemoryFiles {
     server()
         .with("notes/ACP.md", acp("bridge", "governance-aware", "operator: ./OPERATOR.md"))

@@ -1,6 +1,6 @@
-//! Checks a tree against a schema, and reports every violation with its position.
+//! Checks a tree of values against a schema, and reports every violation with its position.
 //!
-//! Only the keywords that the generated schemas use are supported. A test compares the two sets.
+//! Only those keywords are supported that the generated schemas use. A test compares the two sets.
 
 use serde_json::Value;
 
@@ -13,7 +13,7 @@ use crate::yaml::{Content, Node, SourcePos};
 #[derive(Clone, Copy)]
 pub(super) struct Spot<'a> {
     pub(super) node: &'a Node,
-    /// Position for findings about the whole value: that of its key, if it has one.
+    /// Position of findings about the whole value: the position of its key, if the value has a key.
     pub(super) at: SourcePos,
     /// Path of the key from the top level.
     pub(super) path: &'a str,
@@ -30,7 +30,8 @@ pub(super) fn check(checker: &Checker, node: &Node, path: &str) -> Vec<Draft> {
 #[derive(Clone, Copy)]
 struct Walk<'a> {
     checker: &'a Checker,
-    /// Nesting depth of schemas. The generated schemas never reach the limit.
+    /// Nesting depth of schemas. A limit prevents endless recursion, and the generated schemas never reach
+    /// the limit.
     deep: usize,
 }
 
@@ -170,14 +171,15 @@ impl Walk<'_> {
         found
     }
 
-    /// Reports that no form fits, with the violations of the form that was probably meant.
+    /// Reports that a value fits none of several forms, with the violations of the form that its author
+    /// probably meant.
     fn nearest(self, options: &[Value], tried: Vec<Vec<Draft>>, spot: Spot<'_>, found: &mut Vec<Draft>) {
         let resolved: Vec<&Value> = options.iter().map(|option| self.checker.resolve(option)).collect();
         if resolved.iter().all(|option| option.get("type").is_none() && option.get("required").is_some()) {
             found.push(messages::one_of_keys(&resolved, spot));
             return;
         }
-        // The word is invalid here, but would be valid as an id.
+        // The text is invalid as a keyword here, but would be valid as an id.
         let takes = |option: &&&Value| {
             let id = option.get("properties").and_then(|properties| properties.get("id"));
             let alone = option.get("required").and_then(Value::as_array).is_some_and(|keys| keys == &["id"]);
@@ -192,7 +194,7 @@ impl Walk<'_> {
             option.get("anyOf").is_some()
                 || option.get("type").and_then(Value::as_str).is_none_or(|name| has_type(name, spot.node))
         };
-        // A key with a constant value identifies the form that was meant.
+        // A key whose value is constant identifies the form that the author meant.
         let tag = resolved.iter().find_map(|option| {
             let properties = option.get("properties")?.as_object()?;
             properties.iter().find(|(_, schema)| schema.get("const").is_some()).map(|(key, _)| key.clone())
@@ -221,7 +223,8 @@ impl Walk<'_> {
         let shaped: Vec<bool> = options.iter().map(shaped).collect();
         let candidates =
             tried.into_iter().zip(&shaped).filter(|(_, shaped)| **shaped).map(|(drafts, _)| drafts);
-        // Keys that a form does not have count more than violations below known keys.
+        // A key that a form does not have is a stronger sign against the form than a wrong value of a known
+        // key.
         let weight = |drafts: &Vec<Draft>| drafts.iter().map(messages::weight).sum::<usize>();
         match candidates.min_by_key(weight) {
             Some(drafts) => found.extend(drafts),

@@ -1,4 +1,4 @@
-//! Generates plain schemas from types: without nulls, and with enumerations as lists.
+//! Generates schemas from Rust types, without nulls, and with enumerations as plain lists.
 
 use schemars::generate::SchemaSettings;
 use schemars::transform::RecursiveTransform;
@@ -39,7 +39,7 @@ fn plain(schema: &mut Schema) {
     let Some(map) = schema.as_object_mut() else { return };
     without_null(map);
     enumeration(map);
-    // The default of a map consists of the defaults of its keys, so it is left out.
+    // The default of a map only repeats the defaults of its keys, so it is left out.
     if map.get("default").is_some_and(|value| !value.is_boolean() && !value.is_string() && !value.is_number())
     {
         map.remove("default");
@@ -51,7 +51,7 @@ fn plain(schema: &mut Schema) {
     {
         map.remove("format");
     }
-    // The bounds of machine types do not matter to authors of manifests.
+    // Authors of manifests need not know the bounds of machine types.
     for bound in ["minimum", "maximum"] {
         if map.get(bound).and_then(Value::as_u64) == Some(u64::from(u8::MAX)) {
             map.remove(bound);
@@ -59,7 +59,7 @@ fn plain(schema: &mut Schema) {
     }
 }
 
-/// Removes `null` from the values of an optional key: the key is left out instead.
+/// Removes `null` from the values of an optional key: an author leaves the key out instead.
 fn without_null(map: &mut Map<String, Value>) {
     if let Some(Value::Array(types)) = map.get_mut("type") {
         types.retain(|name| name != "null");
@@ -75,7 +75,7 @@ fn without_null(map: &mut Map<String, Value>) {
         && let Some(Value::Object(only)) = options.pop()
     {
         for (key, value) in only {
-            // The description of a key is more specific than that of its type.
+            // The description of a key is more specific than the description of its type.
             map.entry(key).or_insert(value);
         }
     }
@@ -143,7 +143,7 @@ mod tests {
                 assert!(!map.get("type").is_some_and(Value::is_array), "{kind}: {map:?}");
                 if map.contains_key("type") {
                     let stranger = map.keys().find(|key| !KNOWN.contains(&key.as_str()));
-                    // Below `properties`, keys are property names, and a property can be named `type`.
+                    // The members below `properties` are property names, one of which can be `type`.
                     let names = map["type"].is_object();
                     assert!(names || stranger.is_none(), "{kind}: {stranger:?}");
                 }

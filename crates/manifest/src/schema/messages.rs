@@ -9,7 +9,7 @@ use crate::code::Code;
 use crate::finding::Draft;
 use crate::yaml::{Content, Node};
 
-/// Formats a key as part of a path.
+/// Formats a key as a part of a key path.
 pub(super) fn key(text: &str) -> String {
     quoted(text, 64)
 }
@@ -33,12 +33,12 @@ fn quoted_node(node: &Node) -> String {
     }
 }
 
-/// Returns the description of the key as a hint, if there is one.
+/// Returns the description of the key as a hint, if the schema has a description.
 fn expected(spot: Spot<'_>) -> Option<String> {
     Some(format!("expected: {}", within(spot.about?)))
 }
 
-/// Returns the first line of a description, worded for use within a sentence.
+/// Returns the first line of a description, changed so that it fits into a sentence.
 fn within(about: &str) -> String {
     let line = about.lines().next().unwrap_or_default().trim_end_matches('.');
     let mut letters = line.chars();
@@ -69,8 +69,8 @@ fn type_name(wanted: &str) -> &'static str {
     }
 }
 
-/// Creates a finding about a value of the wrong type. `fits` returns `true` if a text would match the
-/// pattern.
+/// Creates a finding about a value of the wrong type. `fits` returns `true` if the text of the value, in
+/// quotes, would match the pattern.
 pub(super) fn wrong_type(
     wanted: &str,
     allowed: Option<&Value>,
@@ -96,7 +96,7 @@ pub(super) fn wrong_type(
         let raw = quoted(raw, 80);
         let message = format!("`{raw}` without quotes is {}, expected a string", spot.node.is_a());
         let quoted = if name.ends_with(']') { format!("\"{raw}\"") } else { format!("{name}: \"{raw}\"") };
-        // Quotes alone would only lead to another error.
+        // The author would get another error if the value were only put in quotes.
         let hint = match lacks {
             Some(lacks) => format!("quote it, in its complete form{lacks}"),
             None => format!("quote it: {quoted}"),
@@ -213,7 +213,7 @@ pub(super) fn unknown<'a>(given: &str, known: impl IntoIterator<Item = &'a str>,
         .hint(hint)
 }
 
-/// Returns the hint for a key that stands for a protocol feature which a manifest cannot declare.
+/// Returns the hint for a key that stands for a protocol feature, if a manifest cannot declare that feature.
 fn undeclarable(path: &str) -> Option<&'static str> {
     match path {
         "metadata.aip44.capabilities.agent.mcpCapabilities.acp" => {
@@ -242,7 +242,7 @@ pub(super) fn one_of_keys(options: &[&Value], spot: Spot<'_>) -> Draft {
     draft(Code::Form, spot, "a key is missing".to_owned()).hint(format!("write one of {}", keys.join(", ")))
 }
 
-/// Returns a weight: the greater it is, the more the finding suggests that another form was meant.
+/// Returns how strongly a finding suggests that the author meant another form.
 pub(super) fn weight(draft: &Draft) -> usize {
     match draft.code() {
         Code::Unknown => 3,

@@ -1,4 +1,4 @@
-//! Splits a file into front matter and text.
+//! Splits a file into its front matter and its text.
 
 use super::SourcePos;
 use crate::code::Code;
@@ -12,7 +12,7 @@ pub(crate) struct Front<'a> {
 
 const FENCE: &str = "---";
 
-/// Splits a file at its two fences. The YAML begins on line 2.
+/// Splits a file at the two fences around the front matter. The YAML begins on line 2.
 pub(crate) fn split(text: &str) -> Result<Front<'_>, Draft> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let (first, rest) = split_line(text);

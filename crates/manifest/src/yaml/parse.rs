@@ -1,4 +1,4 @@
-//! Builds a tree from YAML events, within bounds. Aliases and duplicate keys are errors.
+//! Builds a tree from YAML events, within limits. Aliases and duplicate keys are errors.
 
 use granit_parser::{Event, Options, Parser, ScalarStyle, Span};
 
@@ -11,8 +11,8 @@ const MAX_DEPTH: usize = 32;
 
 const MAX_NODES: usize = 20_000;
 
-/// Parses YAML that begins on `line` of its file. Problems are added to `findings`. If there is no tree,
-/// there is at least one error.
+/// Parses YAML that begins on `line` of its file. Problems are added to `findings`. If no tree is returned,
+/// at least one of them is an error.
 pub(crate) fn parse(yaml: &str, line: usize, findings: &mut Vec<Draft>) -> Option<Node> {
     let mut options = Options::default();
     options.flow_nesting_limit = MAX_DEPTH * 2;
@@ -45,7 +45,7 @@ pub(crate) fn parse(yaml: &str, line: usize, findings: &mut Vec<Draft>) -> Optio
 }
 
 struct Builder<'a> {
-    /// Number of lines before the YAML.
+    /// Number of lines in the file before the YAML.
     line: usize,
     /// Number of lines of the YAML.
     lines: usize,
@@ -58,13 +58,13 @@ struct Builder<'a> {
 struct Open {
     at: SourcePos,
     content: Content,
-    /// The key of the next value, and `true` if the key is a duplicate.
+    /// Key of the next value, and `true` if the map already has this key.
     key: Option<(Key, bool)>,
 }
 
 impl Builder<'_> {
     fn place(&self, line: usize, column: usize) -> SourcePos {
-        // The input ends after its last line, where the fence is.
+        // The YAML may end on the line after its last line, where the closing fence is.
         SourcePos { line: self.line + line.clamp(1, self.lines + 1), column: column + 1 }
     }
 
@@ -78,7 +78,7 @@ impl Builder<'_> {
         }
         match event {
             Event::Scalar(text, style, _, tag) => {
-                // An absent value has an empty spelling.
+                // A missing value is represented by an empty text.
                 let text = if style == ScalarStyle::Plain && span.is_empty() { "".into() } else { text };
                 let plain = style == ScalarStyle::Plain && tag.is_none();
                 let content = if plain { resolve(&text) } else { Content::Text(text.into_owned()) };
@@ -130,10 +130,10 @@ impl Builder<'_> {
             Content::List(items) => items.push(node),
             Content::Map(entries) => match open.key.take() {
                 None => open.key = Some(key(&node, entries, self.findings)?),
-                // The duplicate key was reported. The first value counts.
+                // The duplicate key was reported, and the first value of the key counts.
                 Some((_, true)) => {}
                 Some((key, false)) => {
-                    // An absent value has no position of its own. It gets that of its key.
+                    // A missing value has no position, so it gets the position of its key.
                     let empty = matches!(&node.content, Content::Null(raw) if raw.is_empty());
                     let at = if empty { key.at } else { node.at };
                     entries.push((key, Node { at, ..node }));

@@ -1,4 +1,4 @@
-//! Interprets plain scalars by the core schema of YAML 1.2.
+//! Interprets unquoted YAML values by the core schema of YAML 1.2.
 
 use serde_json::Number;
 
@@ -16,7 +16,7 @@ pub(super) fn resolve(text: &str) -> Content {
     }
 }
 
-/// Parses a number. The result contains `None` if JSON cannot represent the number.
+/// Parses a number. The inner value is `None` if JSON cannot represent the number.
 fn number(text: &str) -> Option<Option<Number>> {
     let radix = |digits: &str, radix: u32| {
         let all = !digits.is_empty() && digits.chars().all(|digit| digit.is_digit(radix));
@@ -45,10 +45,10 @@ fn number(text: &str) -> Option<Option<Number>> {
     Some(plain.parse::<f64>().ok().and_then(integer_or_float))
 }
 
-/// Returns a whole number as an integer in any spelling, such as `1.0` or `1e3`, because schemas treat these
-/// as integers.
+/// Returns a whole number as an integer, even if it is spelled like `1.0` or `1e3`, because schemas treat
+/// such numbers as integers.
 fn integer_or_float(value: f64) -> Option<Number> {
-    /// Largest bound up to which a double represents every whole number exactly.
+    /// Largest number up to which a double represents every whole number exactly.
     const MAX_EXACT_INTEGER: f64 = 9_007_199_254_740_992.0;
     if value.fract() == 0.0 && value.abs() <= MAX_EXACT_INTEGER {
         #[expect(clippy::cast_possible_truncation, reason = "a whole number below 2^53")]
@@ -57,7 +57,7 @@ fn integer_or_float(value: f64) -> Option<Number> {
     Number::from_f64(value)
 }
 
-/// Returns `true` for digits with at most one point and an exponent.
+/// Returns `true` for digits with at most one point and one exponent.
 fn is_decimal(text: &str) -> bool {
     let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
     let (mantissa, exponent) = match text.split_once(['e', 'E']) {

@@ -1,4 +1,4 @@
-//! The effective governance, its inheritance, and the decisions of its policies.
+//! Tests of the effective governance, its inheritance, and the decisions of its policies.
 
 use std::path::PathBuf;
 
@@ -63,7 +63,7 @@ fn children_cannot_loosen_locked_settings() {
     refused(&extending("signing: {required: false}", locked), Code::Signing, "notes/GOVERNANCE.md:8:11");
     let unlocked = extending("audit: {appendOnly: false}", "audit: {appendOnly: false}");
     assert_eq!(bundle(&unlocked).governance.unwrap().config.audit.unwrap().append_only, Some(false));
-    // Also two steps up.
+    // The parent of the parent locks the settings.
     let deep = extending("audit: {appendOnly: false}", "extends: ../top/GOVERNANCE.md")
         .with("top/GOVERNANCE.md", governance(locked));
     refused(&deep, Code::AppendOnly, "notes/GOVERNANCE.md:8:9");
