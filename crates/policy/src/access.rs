@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Access {
-    /// Allows only reading.
+    /// Allows reading only.
     Low,
     /// Also allows changes in the roots, and commands that a sandbox confines to the roots.
     #[default]
@@ -19,7 +19,7 @@ pub enum Access {
 }
 
 impl Access {
-    /// Returns the name used in files and arguments.
+    /// Returns the name of the preset in files and arguments.
     pub fn name(self) -> &'static str {
         match self {
             Self::Low => "low",
@@ -51,8 +51,8 @@ impl FromStr for Access {
 #[error("access is one of low, medium, high")]
 pub struct UnknownAccess;
 
-/// Permissions that can be removed from every preset. `true` grants nothing; `false` forbids, and no rule
-/// can override that.
+/// Permissions that can be removed from every preset. `true` grants nothing. `false` forbids, and no rule can
+/// override that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Narrowing {
     pub network: bool,

@@ -1,4 +1,4 @@
-//! An action that an agent requests, as far as it is known before it happens.
+//! An action that an agent requests, as far as its effects are known before it happens.
 
 mod commands;
 mod content;
@@ -20,14 +20,14 @@ pub(crate) use input::MAX_PATH_BYTES;
 pub enum Command {
     /// A program and its arguments, without a shell.
     Argv(Vec<String>),
-    /// Text for a shell. It is unknown which shell.
+    /// A text for a shell. Which shell reads the text is unknown.
     Shell(String),
-    /// A command that cannot be parsed, as it was written. It counts as able to do anything.
+    /// A command that cannot be parsed, with its original text. It counts as able to do anything.
     Unknown(String),
 }
 
 impl Command {
-    /// Returns `true` if both certainly run the same command: equal words, or equal shell text.
+    /// Returns `true` if both commands certainly do the same: equal words, or equal shell text.
     pub fn is_same(&self, other: &Self) -> bool {
         if matches!(self, Self::Unknown(_)) || matches!(other, Self::Unknown(_)) {
             return false;
@@ -40,30 +40,30 @@ impl Command {
     }
 }
 
-/// An action to be judged. Created directly if its meaning is known, or by [`Action::read`] if an agent
-/// describes it.
+/// An action to be judged. A caller that knows the effects creates it directly. [`Action::read`] creates it
+/// from the description of an agent.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Action {
     /// The kind that the agent claims, or a stricter detected one.
     pub kind: Kind,
     pub also: Vec<Kind>,
     pub tool: Option<String>,
-    /// Unproven names of the tool, such as `kind:read` or `notes/add` claimed by an agent, or several
-    /// different ones. They count for rules that forbid, never for rules that permit.
+    /// Unproven names of the tool: an agent's claim such as `kind:read` or `notes/add`, or several different
+    /// names. They count for rules that forbid, and never for rules that permit.
     pub claimed: Vec<String>,
     pub server: Option<String>,
-    /// Affected paths: absolute, or relative to `cwd`. They are matched by name, so a caller that has
+    /// Affected paths: absolute, or relative to `cwd`. Paths are matched by name, so a caller that has
     /// resolved a link adds both paths.
     pub paths: Vec<PathBuf>,
     pub command: Option<Command>,
-    /// Working directory. `None` means the first root.
+    /// Working directory. `None` stands for the first root.
     pub cwd: Option<PathBuf>,
-    /// Link target of `cwd`, if that is another directory. Rules are checked for both.
+    /// Working directory with all links resolved, if it differs from `cwd`. Rules are checked for both.
     pub real_cwd: Option<PathBuf>,
-    /// Words of the command that are links or lead through a link, with their targets. Rules are checked
-    /// for both names.
+    /// Words of the command that are links or lead through a link, with their targets. Rules are checked for
+    /// both.
     pub word_links: Vec<WordLink>,
-    /// `true` if git in the directory may read a repository that is not a `.git`: see
+    /// `true` if git may read a repository in the directory that is not named `.git`: see
     /// [`is_unusual_repository`](crate::is_unusual_repository).
     pub unusual_repository: bool,
     /// Environment variables that the request sets for the command.
@@ -79,13 +79,14 @@ pub struct Action {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WordLink {
     pub written: String,
-    /// Target without links: relative if it is below the directory of the command, otherwise absolute.
+    /// Target of the link, without links: relative if it is below the directory of the command, otherwise
+    /// absolute.
     pub real: String,
 }
 
 impl WordLink {
-    /// Creates a link to `real`. Both `real` and `cwd` must be absolute and without links. Returns `None`
-    /// if `real` is not UTF-8.
+    /// Creates the link `written` to `real`. Both `real` and `cwd` must be absolute and without links.
+    /// Returns `None` if `real` is not UTF-8.
     pub fn new(written: String, real: &Path, cwd: &Path) -> Option<Self> {
         let real = match real.strip_prefix(cwd) {
             Ok(inside) if inside.components().count() > 1 => inside.to_str()?.to_owned(),
@@ -97,7 +98,7 @@ impl WordLink {
 }
 
 impl Action {
-    /// Creates an action about which only the kind is known.
+    /// Creates an action of which only the kind is known.
     pub fn new(kind: Kind) -> Self {
         Self { kind, ..Self::default() }
     }
@@ -147,8 +148,8 @@ impl Action {
         self
     }
 
-    /// Adds those locations of a tool call that have members outside the protocol. An agent may mean such
-    /// members as further files, so their paths are judged, and the action counts as able to do anything.
+    /// Adds those locations of a tool call that have members outside the protocol. Such a member may name
+    /// another file, so its paths are judged, and the action counts as able to do anything.
     #[must_use]
     pub fn with_locations(mut self, locations: &[Value]) -> Self {
         content::add_locations(&mut self, locations);
@@ -160,22 +161,22 @@ impl Action {
         block.as_object().is_some_and(content::is_change)
     }
 
-    /// Returns `true` if the action has more parts than can be judged. It is then denied, and no links need
-    /// to be resolved.
+    /// Returns `true` if the action has more parts than can be judged. Such an action is denied, so its links
+    /// need not be resolved.
     pub fn is_too_large(&self) -> bool {
         crate::target::is_too_large(self, None)
     }
 
-    /// Returns the distinct words of the command that may name files and that no shell expands. Relative
-    /// ones start in the working directory.
+    /// Returns the distinct words of the command that may name files and that no shell expands. A relative
+    /// word starts in the working directory.
     pub fn file_words(&self) -> Vec<String> {
         let script = self.command.as_ref().map(command::read).unwrap_or_default();
         let mut known = std::collections::HashSet::new();
         script.file_words().filter(|word| known.insert(*word)).map(str::to_owned).collect()
     }
 
-    /// Returns `true` if the command only reads a git repository. The configuration that git then uses
-    /// depends on the directory.
+    /// Returns `true` if the command only reads a git repository. Which configuration git uses depends on the
+    /// directory.
     pub fn reads_repository(&self) -> bool {
         self.command.as_ref().is_some_and(|command| command::depends_on_directory(&command::read(command)))
     }
@@ -188,7 +189,7 @@ impl Action {
         self.reads_beside_command() && (!is_run || self.command.as_ref().is_some_and(reads))
     }
 
-    /// Returns `true` if everything except the command only reads. Otherwise a harmless command proves
+    /// Returns `true` if the action would only read without its command. Otherwise a harmless command proves
     /// nothing, because an agent can add one to any edit.
     pub(crate) fn reads_beside_command(&self) -> bool {
         self.kinds().iter().all(|kind| *kind == Kind::Execute || kind.only_reads())
@@ -205,7 +206,7 @@ impl Action {
         also.map(Kind::risk).fold(self.kind.risk(), u8::max)
     }
 
-    /// Returns all kinds of the action: claimed, detected, and implied by a command and URLs.
+    /// Returns all kinds of the action: claimed by the agent, detected, and implied by a command or URL.
     pub fn kinds(&self) -> Vec<Kind> {
         let mut kinds = vec![self.kind];
         kinds.extend(&self.also);
@@ -213,7 +214,7 @@ impl Action {
         kinds.extend((!self.urls.is_empty()).then_some(Kind::Fetch));
         kinds.sort_unstable();
         kinds.dedup();
-        // If a kind does more than read, the kinds that only read do not matter.
+        // Kinds that only read do not matter if another kind does more.
         if kinds.iter().any(|kind| *kind > Kind::Read) {
             kinds.retain(|kind| *kind > Kind::Read);
         }

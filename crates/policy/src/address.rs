@@ -1,4 +1,4 @@
-//! URLs and patterns for them.
+//! URLs, and patterns that match URLs.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use url::{Host, Url};
 use crate::path::Step;
 use crate::text_pattern::{Case, TextPattern, meet};
 
-/// A pattern such as `example.com`, `*.example.com`, `https://example.com:8443/docs/**`.
+/// A URL pattern such as `example.com`, `*.example.com`, `https://example.com:8443/docs/**`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct UrlPattern {
     scheme: Option<String>,
@@ -45,7 +45,7 @@ impl UrlPattern {
                 )
                 .collect()
         });
-        // A numeric host is compared in its normalized form.
+        // A numeric host is compared in its normalized form, as in the URL.
         let plain = host.to_ascii_lowercase();
         let number = Host::parse(&plain).ok().filter(|host| !matches!(host, Host::Domain(_)));
         let host = number.map_or(plain, |host| embedded(&host).map_or(host.to_string(), |v4| v4.to_string()));
@@ -60,7 +60,7 @@ impl UrlPattern {
             None => matches!(url.scheme(), "http" | "https"),
         };
         let port = url.port_or_known_default() == self.port.or_else(|| default_port(url.scheme()));
-        // Servers interpret an encoded slash differently.
+        // Some servers treat an encoded slash as a slash, others do not.
         let encoded = url.path().to_ascii_lowercase();
         let clear = self.path.is_none() || !encoded.contains("%2f") && !encoded.contains("%5c");
         let named = url.username().is_empty() && url.password().is_none();
@@ -72,7 +72,7 @@ impl UrlPattern {
             && self.is_path(&url, false)
     }
 
-    /// Returns `true` if the pattern may match `url`. A URL that cannot be parsed may be any URL.
+    /// Returns `true` if the pattern may match `url`. A text that cannot be parsed may be any URL.
     pub(crate) fn touches(&self, url: &str) -> bool {
         let Some(url) = read(url) else { return true };
         let below = TextPattern::glob(&format!("*.{}", self.host_text()), false);
@@ -113,9 +113,9 @@ impl UrlPattern {
     }
 }
 
-/// Parses a URL strictly. Returns `None` for a URL without a host.
+/// Parses a URL strictly. Returns `None` for an ambiguous URL, or one without a host.
 fn read(url: &str) -> Option<Url> {
-    // The parser ignores these characters; other parsers do not.
+    // This parser ignores these characters, and other parsers do not.
     if url.contains(['\0', '\t', '\n', '\r', '\\']) {
         return None;
     }
@@ -127,7 +127,8 @@ fn host(url: &Url) -> TextPattern {
     TextPattern::exact(host.strip_suffix('.').unwrap_or(&host))
 }
 
-/// Returns all names of the host, including an embedded IPv4 address and every name of the local machine.
+/// Returns all names of the URL's host, including an embedded IPv4 address and every name of the local
+/// machine.
 fn hosts(url: &Url) -> Vec<TextPattern> {
     let mut hosts = vec![host(url)];
     let Some(found) = url.host() else { return hosts };
@@ -147,7 +148,7 @@ fn hosts(url: &Url) -> Vec<TextPattern> {
     hosts
 }
 
-/// Returns the IPv4 address of a host, or the one embedded in an IPv6 address.
+/// Returns the IPv4 address that a host is, or that is embedded in its IPv6 address.
 fn embedded<S>(host: &Host<S>) -> Option<Ipv4Addr> {
     let v6: &Ipv6Addr = match host {
         Host::Domain(_) => return None,
@@ -165,10 +166,10 @@ fn embedded<S>(host: &Host<S>) -> Option<Ipv4Addr> {
     }
 }
 
-/// Schemes that programs accept with any number of slashes.
+/// Schemes after which programs accept any number of slashes.
 const SLASHED: [&str; 6] = ["http", "https", "ftp", "ftps", "ws", "wss"];
 
-/// Returns all URLs in a text: `x=http://a,https:/b` has two.
+/// Returns all URLs in a text. `x=http://a,https:/b` contains two.
 pub(crate) fn addresses_in(text: &str) -> Vec<String> {
     let is_scheme = |letter: char| letter.is_ascii_alphanumeric() || "+-.".contains(letter);
     let mut found = Vec::new();
@@ -191,7 +192,7 @@ pub(crate) fn addresses_in(text: &str) -> Vec<String> {
     found
 }
 
-/// Returns the path of a local URL, even a wrapped one: `file:///x`, `view-source:file:/x`.
+/// Returns the path of a local URL, even if another scheme precedes it: `file:///x`, `view-source:file:/x`.
 pub(crate) fn local_path(address: &str) -> Option<PathBuf> {
     const MAX_WRAPPERS: usize = 8;
     let is_scheme = |text: &str| {

@@ -1,8 +1,8 @@
 //! Parses commands into all programs that run, with their words, as far as they are known.
 //!
-//! Two ways of matching exist. Rules that permit need certainty: exactly these words. Rules that forbid
-//! need a possibility: after `sudo`, in `sh -c`, with options between the words, with words that only the
-//! shell can expand.
+//! Two ways of matching exist. Rules that permit need certainty: exactly these words. Rules that forbid match
+//! whatever is possible: a program after `sudo` or in `sh -c`, options between the words, and words that only
+//! the shell can expand.
 
 mod code;
 mod code_files;
@@ -41,15 +41,16 @@ use lexer::Input;
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Word {
-    /// The word, or its source text if a shell expands it.
+    /// Text of the word. If a shell expands the word, its source text.
     pub(crate) text: String,
-    /// If the shell expands the word, its known parts.
+    /// The known parts of the word, if a shell expands it.
     pub(crate) open: Option<TextPattern>,
-    /// If the shell may split the word: the number of units of `open` before the first split.
+    /// Number of units of `open` before the position at which the shell may split the word. `None` if the
+    /// word is not split.
     pub(crate) splits: Option<usize>,
     /// Source texts of the expansions in the word.
     pub(crate) holes: Vec<String>,
-    /// Alternatives with the operands of the expansions: `${x:-y}` may be `y`.
+    /// Alternatives of the word in which expansions have the value of their operand: `${x:-y}` may be `y`.
     pub(crate) others: Vec<TextPattern>,
 }
 
@@ -66,7 +67,7 @@ impl Word {
         self.open.clone().unwrap_or_else(|| TextPattern::exact(&self.text))
     }
 
-    /// Returns all patterns of the word's possible values, including the operands of its expansions.
+    /// Returns patterns of all possible values of the word, including the operands of its expansions.
     pub(crate) fn text_patterns(&self) -> impl Iterator<Item = TextPattern> {
         std::iter::once(self.text_pattern()).chain(self.others.iter().cloned())
     }
@@ -83,7 +84,7 @@ impl Word {
         }
     }
 
-    /// Returns the pattern of the first word after a possible split.
+    /// Returns the pattern of the first word if the shell splits the word, otherwise of the whole word.
     pub(crate) fn first(&self) -> TextPattern {
         let mut text_pattern = self.text_pattern();
         if let Some(length) = self.splits {
@@ -97,8 +98,8 @@ impl Word {
         self.open.is_some() && self.first().is_unknown()
     }
 
-    /// Returns `true` if a variable or the output of a command is inserted, not only names of existing
-    /// files.
+    /// Returns `true` if the word contains a variable or the output of a command. A pattern for names of
+    /// existing files does not count.
     pub(crate) fn is_expanded(&self) -> bool {
         self.holes.iter().any(|hole| !matches!(hole.as_str(), "*" | "?") && !hole.starts_with('['))
     }
@@ -115,13 +116,14 @@ impl Word {
         self.text.len() > 1 && self.text.starts_with('-')
     }
 
-    /// Returns `true` if the word may become an option.
+    /// Returns `true` if the expanded word may be an option.
     pub(crate) fn may_be_option(&self) -> bool {
         let unknown = |text_pattern: TextPattern| !matches!(text_pattern.0.first(), Some(PatternUnit::Char(letter)) if *letter != '-');
         self.is_option() || self.open.is_some() && unknown(self.first())
     }
 
-    /// Returns the name of the program, without its directory and in lower case, if it is known.
+    /// Returns the name of the program that the word starts, without a directory and in lower case. `None` if
+    /// the name is unknown.
     pub(crate) fn program(&self) -> Option<String> {
         if self.open.is_some() {
             return None;
@@ -130,8 +132,8 @@ impl Word {
         Some(name.strip_suffix(".exe").map_or_else(|| name.clone(), str::to_owned))
     }
 
-    /// Returns the name of the program. For a version or a build of a program that runs others, returns
-    /// that program's name.
+    /// Returns the listed name of a program that runs other programs if this word is a version or a build of
+    /// that program, otherwise the name of the program.
     fn program_family(&self) -> Option<String> {
         let name = self.program()?;
         Some(programs::family(&name).map_or(name, str::to_owned))
@@ -142,42 +144,42 @@ impl Word {
 pub(crate) struct Part {
     /// The program and its arguments, including leading assignments.
     pub(crate) words: Vec<Word>,
-    /// `true` if exactly these words run.
+    /// `true` if exactly these words are run.
     pub(crate) sure: bool,
-    /// `true` for a shell that only runs the following parts.
+    /// `true` for a shell that only runs the parts after this one.
     pub(crate) wraps: bool,
-    /// Indexes of words at which a program may start.
+    /// Indexes of words at which a program may begin.
     pub(crate) starts: Vec<usize>,
-    /// `true` if another program inserts further words at unknown positions.
+    /// `true` if another program, such as `xargs`, inserts further words at unknown positions.
     pub(crate) fed: bool,
-    /// Index of the first relevant word. Before it are prefixes that change nothing.
+    /// Index of the first word after prefixes that do not change the effect of the command.
     pub(crate) core: usize,
     pub(crate) writes: Vec<Word>,
     pub(crate) reads: Vec<Word>,
-    /// Directories that an earlier `cd` may have entered.
+    /// Directories that a `cd` before this part may have entered.
     pub(crate) after: Vec<Word>,
-    /// `true` if the part may run anything: an unknown text is evaluated, or shells read a text
+    /// `true` if the part may run anything: an unknown text is evaluated, or shells read the text
     /// differently.
     pub(crate) wild: bool,
-    /// `true` if a shell runs the part, so that the first word may be a builtin.
+    /// `true` if a shell runs the part, so that its first word may be a builtin.
     pub(crate) in_shell: bool,
     input: Input,
-    /// Words of code for another interpreter. Each may be a program.
+    /// Words of code for another interpreter. Each of them may name a program.
     pub(crate) mentions: Vec<Word>,
-    /// Words that a command may receive indirectly: values of arrays, words of a here-document.
+    /// Words that the command may receive indirectly, from an array or a here-document.
     pub(crate) literals: Vec<Literal>,
 }
 
-/// A literal text that may become a word.
+/// A literal text from an array or a here-document, which may become a word of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Literal {
     pub(crate) word: Word,
-    /// `true` for code, in which any punctuation may separate paths.
+    /// `true` if the text is code, in which any punctuation may separate paths.
     pub(crate) is_code: bool,
 }
 
 impl Part {
-    /// Returns the words without prefixes that change nothing.
+    /// Returns the words after all prefixes that do not change the effect of the command.
     pub(crate) fn argv(&self) -> &[Word] {
         self.words.get(self.core..).unwrap_or_default()
     }
@@ -187,20 +189,20 @@ impl Part {
         self.words.iter().chain(&self.reads).chain(&self.writes).chain(literals)
     }
 
-    /// Returns `true` if exactly these words run, and the part cannot run anything else.
+    /// Returns `true` if exactly these words are run, and the part cannot run anything else.
     pub(crate) fn knows_its_words(&self) -> bool {
         let redirected = !self.writes.is_empty() || !self.reads.is_empty();
         !self.wild && (self.sure || redirected && self.words.iter().all(|word| word.open.is_none()))
     }
 
-    /// Returns `true` if the word at this index may be a path. A program name without a directory is
-    /// searched in `PATH` instead.
+    /// Returns `true` if the word at this index may be a path. A program name without a directory is looked
+    /// up in `PATH` and is no path.
     fn may_be_file(&self, at: usize, word: &Word) -> bool {
         word.text.contains('/') || !word.is_option() && self.starts.binary_search(&at).is_err()
     }
 
-    /// Returns the names of the programs that the part may run, and the program families of versions and
-    /// builds.
+    /// Returns the names of all programs that the part may run. For a version or build of a listed program,
+    /// also returns the listed name.
     pub(crate) fn programs(&self) -> impl Iterator<Item = String> {
         self.starts.iter().filter_map(|start| self.words.get(*start)).flat_map(|word| {
             let name = word.program();
@@ -215,15 +217,15 @@ impl Part {
     }
 }
 
-/// The words of a command that are replaced by their link targets.
+/// Which words of a command are replaced by their link targets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Linked {
-    /// Programs, except those in system directories, whose names are trusted.
+    /// Programs only. Programs in system directories keep their names, which are trusted.
     Programs,
     Words,
 }
 
-/// Returns `true` if a program is in a directory whose program names are trusted.
+/// Returns `true` if a program is in a directory whose programs are known by their names.
 pub(crate) fn is_system_program(text: &str) -> bool {
     SYSTEM_DIRECTORIES.iter().any(|directory| text.starts_with(directory) && !text.contains("/../"))
 }
@@ -232,11 +234,11 @@ const SYSTEM_DIRECTORIES: [&str; 2] = ["/bin/", "/usr/bin/"];
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Script {
-    /// All parts, including those in substitutions.
+    /// All parts of the command, including those in substitutions.
     pub(crate) parts: Vec<Part>,
-    /// `true` for one program and its arguments, without other shell syntax.
+    /// `true` if the command is one program with arguments, without other shell syntax.
     pub(crate) plain: bool,
-    /// `true` if parsing was abandoned, so that `parts` may be incomplete.
+    /// `true` if parsing was abandoned, so that `parts` may not be complete.
     pub(crate) lost: bool,
 }
 
@@ -245,7 +247,7 @@ impl Script {
     pub(crate) fn shell_text<'a>(&'a self, command: &'a Command) -> Option<&'a str> {
         match command {
             Command::Shell(text) => Some(text),
-            // The outermost shell counts: an inner one may run only a part of its text.
+            // The outermost shell reads the whole text, and an inner shell only a part of it.
             Command::Argv(argv) => {
                 let is_whole = |part: &&Part| part.wraps && part.words.iter().map(|word| &word.text).eq(argv);
                 let shell = self.parts.iter().find(is_whole).filter(|part| part.words.len() == 3)?;
@@ -271,7 +273,7 @@ impl Script {
         words.filter(|word| word.open.is_none() && !word.text.is_empty()).map(|word| word.text.as_str())
     }
 
-    /// Replaces these words by their link targets. Returns `None` if the script has none of them.
+    /// Replaces words of this kind by their link targets. Returns `None` if the script contains no such word.
     pub(crate) fn with_links(&self, links: &[WordLink], linked: Linked) -> Option<Self> {
         let mut script = self.clone();
         let mut is_changed = false;
@@ -303,7 +305,7 @@ impl Script {
         is_changed.then_some(script)
     }
 
-    /// Returns the words if the script is one program whose words no shell changes.
+    /// Returns the words of the script if it is a single program whose words no shell changes.
     pub(crate) fn plain_words(&self) -> Option<Vec<&str>> {
         let mut parts = self.parts.iter().filter(|part| !part.wraps);
         let (Some(part), None) = (parts.next(), parts.next()) else { return None };

@@ -7,12 +7,12 @@ use serde::Serialize;
 use crate::access::Access;
 use crate::kind::Kind;
 
-/// The result of a policy. The strictest is the greatest.
+/// A result of a policy, ordered from the mildest to the strictest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
     Allow,
-    /// A person must decide. Without a person the action is denied.
+    /// A person must decide. If no person can, the action is denied.
     Ask,
     Deny,
 }
@@ -34,13 +34,13 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// A verdict and its reason. Displayed as one sentence.
+/// A verdict with its reason. It is displayed as one sentence.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Decision {
     pub verdict: Verdict,
     pub because: DecisionReason,
-    /// The deciding part of a request with several parts: a command, a path or a URL, shortened and
-    /// escaped.
+    /// The part of the request that decided: a command, a path or a URL, shortened and escaped. `None` if the
+    /// request has only one part.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub about: Option<String>,
 }
@@ -72,9 +72,9 @@ pub enum DecisionReason {
     Rule(RuleName),
     /// The path is protected, and no rule names it.
     Protected {
-        /// Description of the path's content.
+        /// Description of what the protected path contains.
         what: &'static str,
-        /// `true` if the path must not be read either.
+        /// `true` if reading the path is also denied.
         secret: bool,
     },
     /// No rule matches, so the preset decides.

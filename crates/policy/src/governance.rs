@@ -1,4 +1,4 @@
-//! The decisions of a governance: its rules, level of autonomy, budgets, and default.
+//! Decisions of a governance: its rules, level of autonomy, budgets, and default.
 
 mod budget;
 mod class;
@@ -19,7 +19,7 @@ use rule::NamedTarget;
 
 const DEFAULT_LEVEL: u8 = 2;
 
-/// Decision of a governance if no rule matches.
+/// Decision of a governance about actions that no rule matches.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum DefaultApproval {
     /// Allows everything.
@@ -29,11 +29,11 @@ pub enum DefaultApproval {
     /// Requires an approval for actions that may change something.
     #[default]
     OnMutate,
-    /// Decides as this rule.
+    /// Decides like the rule of this name.
     Rule(String),
 }
 
-/// The rules of a governance in effect.
+/// All rules of a governance, with its level of autonomy and its default.
 #[derive(Debug, Clone, Default)]
 pub struct GovernanceRuleset {
     rules: Vec<GovernanceRule>,
@@ -55,7 +55,7 @@ impl GovernanceRuleset {
         self
     }
 
-    /// Sets the decision if no rule matches.
+    /// Sets the decision about actions that no rule matches.
     #[must_use]
     pub fn with_default(mut self, default: DefaultApproval) -> Self {
         self.default = default;
@@ -72,7 +72,7 @@ impl GovernanceRuleset {
         self.level
     }
 
-    /// Returns the decision if no rule matches.
+    /// Returns the decision about actions that no rule matches.
     pub fn default_approval(&self) -> &DefaultApproval {
         &self.default
     }
@@ -149,7 +149,7 @@ impl GovernanceRuleset {
         let class = match self.default {
             DefaultApproval::Auto => Class::Allow,
             DefaultApproval::OnMutate if risk(target) == 0 => Class::Allow,
-            // A missing rule decides nothing, so an approval is required.
+            // The rule that the default names is missing, so an approval is required.
             DefaultApproval::OnMutate | DefaultApproval::Always | DefaultApproval::Rule(_) => {
                 Class::RequireApproval
             }
@@ -157,7 +157,7 @@ impl GovernanceRuleset {
         GovernanceDecision::new(class, GovernanceReason::Default, target.action)
     }
 
-    /// Returns the decision of the level alone, which no rule can override.
+    /// Returns the decision of the level of autonomy, which no rule can override.
     fn by_level(&self, target: &Target<'_>) -> Option<GovernanceDecision> {
         let level = self.level?;
         let class = match (level, risk(target)) {

@@ -6,13 +6,13 @@ use serde::{Deserialize, Serialize};
 
 use narrows_base::suggest::nearest;
 
-/// The kinds of the protocol. Any other name is [`Kind::Other`].
+/// The tool kinds of the protocol. Any other name of a kind is [`Kind::Other`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", from = "String")]
 pub enum Kind {
     Think,
     Read,
-    /// Searches on disk or on the web.
+    /// A search on disk or on the web.
     Search,
     Fetch,
     Edit,
@@ -20,7 +20,7 @@ pub enum Kind {
     Delete,
     Execute,
     SwitchMode,
-    /// Anything else, including every unknown kind.
+    /// Any other or unknown kind.
     #[default]
     Other,
 }
@@ -39,7 +39,7 @@ impl Kind {
         Self::Other,
     ];
 
-    /// Returns the name used in the protocol.
+    /// Returns the name of the kind in the protocol.
     pub fn name(self) -> &'static str {
         match self {
             Self::Think => "think",
@@ -55,13 +55,13 @@ impl Kind {
         }
     }
 
-    /// Returns the kind with this name.
+    /// Returns the kind with this name in the protocol.
     pub fn named(name: &str) -> Self {
         Self::ALL.into_iter().find(|kind| kind.name() == name).unwrap_or_default()
     }
 
-    /// Returns a hint that replaces an unknown kind. `None` if the kind is known, or begins with an
-    /// underscore, as custom kinds of agents do.
+    /// Returns a hint for an unknown kind. `None` if the kind is known, or begins with an underscore, as
+    /// custom kinds of agents do.
     pub fn correction(name: &str) -> Option<String> {
         if name.starts_with('_') || Self::ALL.into_iter().any(|kind| kind.name() == name) {
             return None;
@@ -74,7 +74,7 @@ impl Kind {
         })
     }
 
-    /// Returns the risk from 0 to 3: nothing changes, reversible, unknown, irreversible.
+    /// Returns the risk of the kind: 0 changes nothing, 1 is reversible, 2 is unknown, 3 is irreversible.
     pub fn risk(self) -> u8 {
         match self {
             Self::Think | Self::Read | Self::Search => 0,

@@ -1,13 +1,14 @@
-//! Paths as lists of names, and patterns for them, without disk access.
+//! Paths as lists of names, and patterns for paths. Nothing here uses the disk.
 
 use std::path::{Component, Path, PathBuf};
 
 use crate::text_pattern::{Case, PatternUnit, TextPattern, meet};
 
-/// Stands for an unknown home directory.
+/// Name that stands for an unknown home directory.
 const HOME: &str = "~";
 
-/// Makes `path` absolute against `cwd`, and removes `.` and `..`. The parent of the root is the root.
+/// Makes `path` absolute, relative to `cwd`, and removes `.` and `..`. The parent of the root directory is
+/// the root directory.
 pub(crate) fn resolve(path: &Path, cwd: Option<&Path>, home: Option<&Path>) -> PathBuf {
     let (base, rest) = match (path.strip_prefix(HOME), home) {
         (Ok(rest), Some(home)) => (Some(home), rest),
@@ -29,7 +30,7 @@ pub(crate) fn resolve(path: &Path, cwd: Option<&Path>, home: Option<&Path>) -> P
     plain
 }
 
-/// Returns `true` if `path`, as returned by [`resolve`], is in one of `roots`.
+/// Returns `true` if `path`, a result of [`resolve`], is in one of `roots`.
 pub(crate) fn is_within(path: &Path, roots: &[PathBuf]) -> bool {
     path.is_absolute() && roots.iter().any(|root| path.starts_with(resolve(root, None, None)))
 }
@@ -37,11 +38,11 @@ pub(crate) fn is_within(path: &Path, roots: &[PathBuf]) -> bool {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Step {
     Name(TextPattern),
-    /// Any number of names.
+    /// Any number of directory and file names.
     Deep,
 }
 
-/// A path as steps, with the unknown parts of patterns and expansions.
+/// A path as a list of steps, which can contain unknown parts of patterns and expansions.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Steps(pub(crate) Vec<Step>);
 
@@ -63,7 +64,7 @@ impl Steps {
     }
 }
 
-/// A pattern of a rule: names with `*` and `?`, and `**` for any number of names.
+/// A path pattern of a rule. Names can contain `*` and `?`, and `**` stands for any number of names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PathPattern {
     start: Start,
@@ -77,12 +78,12 @@ enum Start {
     AnyRoot,
 }
 
-/// Directories against which patterns are matched.
+/// Directories in which patterns start.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PatternBase<'a> {
-    /// Base of relative patterns.
+    /// Directories in which relative patterns start.
     pub(crate) roots: &'a [PathBuf],
-    /// Directory that `~` stands for.
+    /// Directory that `~` stands for, if it is known.
     pub(crate) home: Option<&'a Path>,
 }
 
@@ -115,7 +116,7 @@ impl PathPattern {
         Ok(Self { start, steps })
     }
 
-    /// Returns the directories in which the pattern may start.
+    /// Returns the directories in which this pattern may start.
     fn bases(&self, pattern_base: PatternBase<'_>) -> Vec<Steps> {
         match self.start {
             Start::Root => vec![Steps::default()],
@@ -139,7 +140,7 @@ impl PathPattern {
             })
     }
 
-    /// Returns `true` if the pattern may match `path` or a parent of it.
+    /// Returns `true` if the pattern may match `path` or a directory above it.
     pub(crate) fn touches(&self, path: &Steps, pattern_base: PatternBase<'_>) -> bool {
         self.bases(pattern_base).into_iter().any(|mut base| {
             base.0.extend_from_slice(&self.steps);
@@ -148,7 +149,8 @@ impl PathPattern {
         })
     }
 
-    /// Returns `true` if matching paths are certainly below `path`, so that they are removed with it.
+    /// Returns `true` if everything that the pattern matches is certainly below `path`, and is removed
+    /// together with `path`.
     pub(crate) fn lies_below(&self, path: &Steps, pattern_base: PatternBase<'_>) -> bool {
         let known = self
             .steps

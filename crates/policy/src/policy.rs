@@ -21,8 +21,8 @@ use crate::rules::{Fit, Rule, Rules};
 use crate::secret_reads::may_read_secrets;
 use crate::target::{Target, runs_in_a_root, runs_within_roots, targets, targets as targets_of};
 
-/// The permissions of an agent. Checked in this order: cancellation, governance, disabled permissions,
-/// rules, preset.
+/// The permissions of an agent. A decision checks, in this order: cancellation, governance, disabled
+/// permissions, rules, preset.
 #[derive(Debug, Clone, Default)]
 pub struct Policy {
     access: Access,
@@ -32,17 +32,17 @@ pub struct Policy {
     ruleset: Option<GovernanceRuleset>,
 }
 
-/// A decision with everything that was considered.
+/// A decision together with everything that led to it.
 #[derive(Debug, Clone, Serialize)]
 pub struct Explanation {
     pub decision: Decision,
-    /// Decisions on the parts of the request, if they were judged. The strictest of them is `decision`.
+    /// Decisions about the parts of the request, if the parts were judged. The strictest one is `decision`.
     pub parts: Vec<Decision>,
-    /// All rules, in the order of the files.
+    /// All rules in the order of their files.
     pub rules: Vec<RuleMatch>,
 }
 
-/// A rule that was considered.
+/// A rule, and how it relates to a request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RuleMatch {
     pub rule: RuleName,
@@ -61,26 +61,27 @@ pub struct Offers {
 }
 
 impl Policy {
-    /// Creates a policy with a preset and the permissions removed from it.
+    /// Creates a policy with a preset and with permissions that are removed from the preset.
     pub fn new(access: Access, narrowing: Narrowing) -> Self {
         Self { access, narrowing, ..Self::default() }
     }
 
-    /// Adds these rules.
+    /// Adds rules to the policy.
     #[must_use]
     pub fn with_rules(mut self, rules: Rules) -> Self {
         self.rules.extend(rules.list);
         self
     }
 
-    /// Sets the home directory for `~/` in rules and commands.
+    /// Sets the home directory that `~/` stands for in rules and commands.
     #[must_use]
     pub fn with_home(mut self, home: impl Into<PathBuf>) -> Self {
         self.home = Some(home.into());
         self
     }
 
-    /// Sets the ruleset of a governance. Only [`decide_governed`](Self::decide_governed) uses it.
+    /// Sets the ruleset of a governance. [`decide_governed`](Self::decide_governed) uses it, and
+    /// [`decide`](Self::decide) does not.
     #[must_use]
     pub fn with_ruleset(mut self, ruleset: GovernanceRuleset) -> Self {
         self.ruleset = Some(ruleset);
@@ -92,7 +93,7 @@ impl Policy {
         self.ruleset.as_ref()
     }
 
-    /// Returns the home directory for `~/`, if it is known.
+    /// Returns the home directory that `~/` stands for, if it is known.
     pub fn home(&self) -> Option<&Path> {
         self.home.as_deref()
     }
@@ -102,7 +103,7 @@ impl Policy {
         self.access
     }
 
-    /// Returns the removed permissions.
+    /// Returns the permissions that are removed from the preset.
     pub fn narrowing(&self) -> Narrowing {
         self.narrowing
     }
@@ -116,7 +117,7 @@ impl Policy {
             .unwrap_or_else(|| strictest(self.all_parts(action, script, &targets(), context)))
     }
 
-    /// Decides about `action` by this policy and its ruleset: the strictest decision of both.
+    /// Returns the stricter of the decisions of this policy and of its governance ruleset about `action`.
     pub fn decide_governed(
         &self,
         action: &Action,
@@ -145,7 +146,7 @@ impl Policy {
         GovernanceDecision::strictest(parts.chain(more).chain([by_policy]), action)
     }
 
-    /// Returns the decisions of all governance rules on `action`.
+    /// Returns what each rule of the governance decides about `action`.
     pub fn explain_governance(
         &self,
         action: &Action,
@@ -159,7 +160,7 @@ impl Policy {
         ruleset.explain_governance(&targets, pattern_base, budget_usage)
     }
 
-    /// Decides about `action`, with everything that was considered.
+    /// Decides about `action`. Returns the decision with everything that led to it.
     pub fn explain(&self, action: &Action, context: &RequestContext<'_>) -> Explanation {
         let script = action.command.as_ref().map(command::read);
         let targets = targets(action, script.as_ref(), context, self.home.as_deref());
@@ -173,7 +174,7 @@ impl Policy {
         Explanation { decision, parts, rules }
     }
 
-    /// Returns the capabilities that this policy may allow, by preset or by rule.
+    /// Returns the capabilities that a client may offer, because the preset or a rule may allow their use.
     pub fn offers(&self) -> Offers {
         let is_for = |rule: &Rule, kind: Kind| rule.kinds.is_empty() || rule.kinds.contains(&kind);
         let denied = |kind: Kind| {
@@ -196,15 +197,15 @@ impl Policy {
         }
     }
 
-    /// Returns `true` if a sandbox must protect the path `inside` of `root`: the path is protected by its
-    /// own name, and no rule allows to change it. The caller checks enclosing directories. A `.git` that is
-    /// not a `directory` counts itself, because the file names the directory.
+    /// Returns `true` if a sandbox must protect the path `inside` of `root`: the path is protected by its own
+    /// name, and no rule allows to change it. The caller checks the directories above. A `.git` that is not a
+    /// `directory` is protected itself, because the file names the directory of git.
     pub fn protects(&self, root: &Path, inside: &Path, directory: bool) -> bool {
         protect::guards_last(inside, directory) && self.protects_change(root, inside)
     }
 
-    /// Returns `true` if a change of the path `inside` of `root` is not allowed, because of its name or of
-    /// an enclosing directory.
+    /// Returns `true` if the path `inside` of `root` must not be changed, because of its own name or of a
+    /// directory above.
     pub fn protects_change(&self, root: &Path, inside: &Path) -> bool {
         let context = RequestContext { roots: &[root.to_owned()], ..RequestContext::default() };
         self.decide(&Action::file(Kind::Edit, root.join(inside)), &context).verdict > Verdict::Allow
@@ -220,7 +221,7 @@ impl Policy {
         Some(Decision { verdict: Verdict::Deny, because, about: None })
     }
 
-    /// Returns the reason of a denial that precedes all rules.
+    /// Returns the reason for a denial that no rule can override.
     fn refusal(
         &self,
         action: &Action,
@@ -253,7 +254,7 @@ impl Policy {
         (searches_web || is(Kind::Fetch) && finds()).then_some(DecisionReason::WebSearch)
     }
 
-    /// Returns `true` if a search certainly stays on this disk.
+    /// Returns `true` if a search certainly does not use the network.
     fn searches_disk(&self, action: &Action, context: &RequestContext<'_>) -> bool {
         let cwd = context.roots.first().map(PathBuf::as_path);
         let inside = |path: &PathBuf| is_within(&resolve(path, cwd, self.home.as_deref()), context.roots);
@@ -261,8 +262,8 @@ impl Policy {
         action.urls.is_empty() && !tool_name(action).contains("web") && (placed || action.local)
     }
 
-    /// Decides about every part, with words as written and with link targets. A program needs permission
-    /// under both names; for other words the second name can only forbid.
+    /// Decides about every part, with its words as written and with link targets. A program needs permission
+    /// under both names. For another word, the link target can only forbid.
     fn all_parts(
         &self,
         action: &Action,
@@ -309,7 +310,7 @@ impl Policy {
             protection: context.confined.protected,
         };
         let decided = targets.iter().map(|target| (target, self.judge(target, running, context)));
-        // A shell around the parts counts only if a rule forbids it.
+        // A shell that only runs other parts counts if a rule forbids the shell.
         let counts = |target: &Target<'_>, decision: &Decision| {
             let by_rule =
                 matches!(decision.because, DecisionReason::Rule(_)) && decision.verdict > Verdict::Allow;
@@ -359,7 +360,7 @@ impl Policy {
             .map(|(rule, _)| decision(Verdict::Allow, DecisionReason::Rule(rule.name.clone())));
         let milder = by_rule.unwrap_or(by_preset);
         match first(Verdict::Ask) {
-            // A rule that asks may match by possibility only, so it never lifts a denial.
+            // A rule that asks may have matched only by possibility, so it cannot make a denial milder.
             Some((rule, _)) if milder.verdict < Verdict::Ask => {
                 decision(Verdict::Ask, DecisionReason::Rule(rule.name.clone()))
             }
@@ -396,7 +397,7 @@ impl Policy {
 }
 
 impl Rule {
-    /// Returns `true` if the rule has only kinds as conditions.
+    /// Returns `true` if the rule has no conditions other than kinds.
     fn is_general(&self) -> bool {
         self.tools.is_empty()
             && self.servers.is_empty()
@@ -407,13 +408,14 @@ impl Rule {
 }
 
 impl Command {
-    /// Returns `true` if the command is one program that certainly only reads. For git this also requires a
-    /// directory whose repository is trusted.
+    /// Returns `true` if the command is one program that certainly only reads. For git, the repository of the
+    /// directory must also be trusted.
     pub fn is_read_only(&self) -> bool {
         is_read_only(&command::read(self))
     }
 
-    /// Returns `true` if the command is, or may be, a program that uses the network, judged by its name.
+    /// Returns `true` if the command is, or may be, a program that uses the network. Only the name of the
+    /// program counts.
     pub fn uses_network(&self) -> bool {
         uses_network(&command::read(self))
     }

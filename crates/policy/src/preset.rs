@@ -1,4 +1,4 @@
-//! The access presets: their decision on each kind if no rule matches.
+//! The access presets: their decision about each kind of action that no rule matches.
 
 use std::path::Path;
 
@@ -12,14 +12,15 @@ use crate::protect::is_device;
 use crate::request_context::{Protection, RequestContext};
 use crate::target::Target;
 
-/// Facts about a command that presets need.
+/// Facts about a command on which the presets depend.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Running {
-    /// `true` if the command certainly only reads and is not on the network list.
+    /// `true` if the command certainly only reads, and is not listed as using the network.
     pub(crate) looks: bool,
-    /// `true` if a sandbox confines the command to the roots, and disables the network if that is required.
+    /// `true` if a sandbox confines the command to the roots. If the network is disabled, the sandbox must
+    /// also block the network.
     pub(crate) confined: bool,
-    /// The protection of protected files from the command.
+    /// How protected files are protected from the command.
     pub(crate) protection: Protection,
 }
 
@@ -31,7 +32,7 @@ const NOT_SEARCHED: &str = "asks before commands that may change protected files
 const HARD_LINKED: &str = "asks before commands that may change protected files in the session's directories: one of them has a second \
      hard link, over which it can be written";
 
-/// Returns the strictest verdict on the kinds of the target, with the deciding kind and the reason.
+/// Returns the strictest verdict about the kinds of the target, with the kind that decided and the reason.
 pub(crate) fn judge(
     access: Access,
     target: &Target<'_>,
@@ -48,11 +49,11 @@ pub(crate) fn judge(
     strictest.unwrap_or((Deny, Kind::Other, "denies unknown actions"))
 }
 
-/// Programs that show the properties of a device, but not its data.
+/// Programs that show the properties of a device, and not the data on it.
 const LISTERS: &str = "\
     basename df dirname du echo file find ls printf readlink realpath stat test [ tree which";
 
-/// Returns `true` if a disk, a terminal or another device is read.
+/// Returns `true` if the target reads a disk, a terminal or another device.
 fn reads_device(target: &Target<'_>) -> bool {
     let is_listed = |part: &Part| part.programs().all(|name| listed(LISTERS, &name));
     let leads_to_device = |link: &WordLink| is_device(&Steps::from_path(Path::new(&link.real)));

@@ -1,5 +1,5 @@
-//! Protected paths, which only a rule with a path unlocks: secrets, and files that later run or control
-//! programs.
+//! Protected paths: secrets, and files that later run or control programs. Only a rule that names the path
+//! lifts the protection.
 
 use std::collections::HashMap;
 use std::path::{Component, Path};
@@ -10,9 +10,9 @@ use crate::text_pattern::{Case, PatternUnit, TextPattern};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Guard {
-    /// Description of the path's content.
+    /// Description of what the path contains.
     pub(crate) what: &'static str,
-    /// `true` if the path must not be read either.
+    /// `true` if reading the path is also denied.
     pub(crate) secret: bool,
 }
 
@@ -27,7 +27,8 @@ const ACCOUNTS: &str = "a file with account credentials";
 const VARIABLES: &str = "a file of secret variables";
 const MEMORY: &str = "the memory of a process or the system";
 
-/// Rows of names that must not be changed, at any depth of a path, including everything below.
+/// Names of paths that must not be changed, wherever they are. Everything below them is protected, too. A row
+/// is one name, or several consecutive names of a path.
 const CHANGES: &[(&str, &str)] = &[
     (
         HOOKS,
@@ -103,7 +104,7 @@ const CHANGES: &[(&str, &str)] = &[
     ),
 ];
 
-/// Rows of names that must not be read either.
+/// Names of paths that must be neither read nor changed, in the form of [`CHANGES`].
 const SECRETS: &[(&str, &str)] = &[
     (VARIABLES, ".env .env.* proc/*/environ proc/*/task/*/environ"),
     (MEMORY, "dev/kmem dev/mem proc/*/mem proc/*/task/*/mem proc/kcore"),
@@ -129,11 +130,11 @@ const SECRETS: &[(&str, &str)] = &[
     ),
 ];
 
-/// Rows of names that git itself must write, even in a sandbox. Commands may not name them, but mounts do
-/// not protect them.
+/// Names of paths that git must write, even in a sandbox. A command that names such a path is denied, but a
+/// sandbox does not protect the path.
 const WRITTEN_BY_GIT: &[(&str, &str)] = &[(HOOKS, ".git/rebase-merge .git/rebase-apply .git/sequencer")];
 
-/// Directories in which shells and other programs look up programs.
+/// Directories in which shells and other programs look for programs.
 const PROGRAMS: &[(&str, &str)] = &[(
     TOOL,
     ".cargo/bin .rustup .pyenv .asdf .volta .deno/bin .bun/bin .npm-global/bin .nvm .sdkman .rbenv .nodenv .jenv \
@@ -141,10 +142,10 @@ const PROGRAMS: &[(&str, &str)] = &[(
      .local/share/fnm .nix-profile",
 )];
 
-/// Maximum number of names in a row.
+/// Maximum number of consecutive names in one row.
 const MAX_ROW_NAMES: usize = 5;
 
-/// Name endings that only look like secrets.
+/// Endings of names that look like secrets, but are none.
 const HARMLESS: &[&str] =
     &[".env.example", ".env.sample", ".env.template", ".env.dist", ".env.defaults", ".env.schema", ".pub"];
 
@@ -156,18 +157,19 @@ struct Entry {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ProtectionExtent {
-    /// Commands that may change files must not name the path, and a sandbox protects it.
+    /// A sandbox protects the path, and a command that may change files must not name the path.
     Full,
-    /// Commands may name the path, because they run programs there; only certain changes are denied.
+    /// Only certain changes of the path are denied. Commands may name the path, because they run programs
+    /// there.
     Changes,
-    /// Commands must not name the path, but git in a sandbox may write it.
+    /// A command must not name the path. Git may write the path, even in a sandbox.
     Names,
 }
 
 struct Table {
     entries: Vec<Entry>,
     named: HashMap<String, Vec<usize>>,
-    /// Rows that begin with a pattern.
+    /// Indexes of rows whose first name is a pattern.
     open: Vec<usize>,
 }
 
@@ -181,7 +183,7 @@ static TABLE: LazyLock<Table> = LazyLock::new(|| {
             })
         })
     };
-    // Secrets first, so that an entry of both lists is a secret.
+    // Secrets come first, so that a path which is in both lists counts as a secret.
     let rows = rows(SECRETS, true, ProtectionExtent::Full)
         .chain(rows(CHANGES, false, ProtectionExtent::Full))
         .chain(rows(PROGRAMS, false, ProtectionExtent::Changes))
@@ -198,15 +200,15 @@ static TABLE: LazyLock<Table> = LazyLock::new(|| {
 });
 
 enum Name {
-    /// A name that is never protected.
+    /// A name that is not part of any protected path.
     Free,
     /// A known name in lower case.
     Known(String),
-    /// A name with expansions.
+    /// A name that contains expansions.
     Open(TextPattern),
 }
 
-/// Returns the protection of `path` against changes if `writes`, otherwise against reading.
+/// Returns the protection of `path` against changes if `writes` is set, otherwise against reading.
 pub(crate) fn guard(path: &Steps, writes: bool, itself: bool) -> Option<Guard> {
     let names: Vec<Name> = path.0.iter().map(Name::from_step).collect();
     if itself && names.last().is_some_and(|name| name.may_equal(&TextPattern::exact(".git"))) {
@@ -216,10 +218,10 @@ pub(crate) fn guard(path: &Steps, writes: bool, itself: bool) -> Option<Guard> {
     Some(TABLE.entries[found].guard)
 }
 
-/// Devices that reveal no data.
+/// Devices that reveal no data of a disk or terminal.
 const PLAIN_DEVICES: &str = "null zero full random urandom stdin stdout stderr fd shm";
 
-/// Returns `true` if an absolute path may be a device that reveals data of a disk or a terminal.
+/// Returns `true` if an absolute path may be a device that reveals data of a disk or terminal.
 pub(crate) fn is_device(path: &Steps) -> bool {
     let [Step::Name(top), device, ..] = &path.0[..] else { return false };
     let is_plain = |text_pattern: &TextPattern| {
@@ -228,15 +230,14 @@ pub(crate) fn is_device(path: &Steps) -> bool {
     top.meets(&TextPattern::exact("dev"), Case::Same) && !matches!(device, Step::Name(name) if is_plain(name))
 }
 
-/// Returns `true` if a file with this name may be a secret in some directory, such as `config.json` in
-/// `.docker`.
+/// Returns `true` if a file of this name is a secret in some directory: `config.json` is one in `.docker`.
 pub(crate) fn is_name_of_secret(name: &TextPattern) -> bool {
     let secrets = TABLE.entries.iter().filter(|entry| entry.guard.secret);
     secrets.filter_map(|entry| entry.names.last()).any(|last| last.meets(name, Case::Same))
 }
 
-/// Returns the protection of a path with expansions, if it may become a secret: `${x}v` may be `.env`. A
-/// name whose end is unknown does not count.
+/// Returns the protection of a path that contains expansions, if the path may be a secret: `${x}v` may be
+/// `.env`. A name whose end is unknown does not count.
 pub(crate) fn guard_expanded(path: &Steps) -> Option<Guard> {
     let is_many = |unit: &PatternUnit| *unit == PatternUnit::Many;
     let may_be = |step: &Step, wanted: &TextPattern| {
@@ -259,15 +260,15 @@ pub(crate) fn guard_expanded(path: &Steps) -> Option<Guard> {
     found.next().map(|entry| entry.guard)
 }
 
-/// Returns `true` if a row of several names may begin with the last name of `path`, so that the directory
-/// may contain a protected path.
+/// Returns `true` if the last name of `path` may be the first of several names of a protected path, so that
+/// the directory may contain that path.
 pub(crate) fn may_hold_protected(path: &Steps) -> bool {
     let Some(Name::Known(name)) = path.0.last().map(Name::from_step) else { return false };
     TABLE.named.get(&name).is_some_and(|rows| rows.iter().any(|at| TABLE.entries[*at].names.len() > 1))
 }
 
-/// Returns `true` if the last of these names is protected, alone or with those before it. The names must be
-/// complete, and those before the last must be known to be unprotected, which makes this faster than
+/// Returns `true` if the last name of `path` is protected, alone or with the names before it. The caller has
+/// checked that the path is complete and the directories above are unprotected, which makes this faster than
 /// [`guard`].
 pub(crate) fn guards_last(path: &Path, directory: bool) -> bool {
     let names = last_names(path);
@@ -288,8 +289,8 @@ pub(crate) fn guards_last(path: &Path, directory: bool) -> bool {
     })
 }
 
-/// Returns `true` if a row of several names may begin with the last names of `path`, so that the directory
-/// may contain a protected path: `.github` is the beginning of `.github/workflows`.
+/// Returns `true` if the last names of `path` may be the beginning of a protected path, so that the directory
+/// may contain that path: `.github` is the beginning of `.github/workflows`.
 pub fn may_begin_protected(path: &Path) -> bool {
     let names = last_names(path);
     (0..names.len()).any(|at| {
@@ -303,7 +304,7 @@ pub fn may_begin_protected(path: &Path) -> bool {
     })
 }
 
-/// Returns the last names of a path, as many as the longest row has.
+/// Returns the last names of a path, as many as the longest row of protected names has.
 fn last_names(path: &Path) -> Vec<Name> {
     let name = |component: Component<'_>| TextPattern::exact(&component.as_os_str().to_string_lossy());
     let mut names: Vec<Name> = path
@@ -316,7 +317,7 @@ fn last_names(path: &Path) -> Vec<Name> {
     names
 }
 
-/// Returns the first entry that begins with the first of `names`.
+/// Returns the index of the first protected row that begins with the first of `names`.
 fn guarded(names: &[Name], writes: bool, itself: bool) -> Option<usize> {
     let fits = |at: &usize| {
         let entry = &TABLE.entries[*at];
@@ -336,11 +337,11 @@ fn guarded(names: &[Name], writes: bool, itself: bool) -> Option<usize> {
 }
 
 impl Name {
-    /// Returns the name of a step, normalized as on disks that ignore some characters.
+    /// Returns the name of a step, in a normalized form: some disks ignore some characters.
     fn from_step(step: &Step) -> Self {
         let Step::Name(text_pattern) = step else { return Self::Free };
         let Some(mut text) = text_pattern.text() else {
-            // A name of only `*` does not count.
+            // A name that consists of `*` and dots only reveals nothing.
             let telling = |unit: &PatternUnit| matches!(unit, PatternUnit::Char(letter) if *letter != '.');
             let dotted = text_pattern.0.first() == Some(&PatternUnit::Char('.'));
             return if dotted || text_pattern.0.iter().any(telling) {
@@ -362,7 +363,7 @@ impl Name {
 
     fn may_equal(&self, wanted: &TextPattern) -> bool {
         match self {
-            // In `/proc/$PPID/environ` the middle name does not matter.
+            // The unknown name in the middle does not matter: `/proc/$PPID/environ`.
             Self::Free => wanted.is_unknown(),
             Self::Known(name) => wanted.describes(name, Case::Same),
             Self::Open(text_pattern) => may_be(text_pattern, wanted),
@@ -370,12 +371,13 @@ impl Name {
     }
 }
 
-/// Returns `true` if an expanded word may be intended to become `wanted`. A mere possibility is not enough:
-/// `src*` can become `src.pem`, but hardly ever does.
+/// Returns `true` if a word with expansions is probably meant to become `wanted`. That it could is not
+/// enough: `src*` could become `src.pem`, but hardly ever does.
 fn may_be(text_pattern: &TextPattern, wanted: &TextPattern) -> bool {
     let many = |unit: &&PatternUnit| **unit == PatternUnit::Many;
     let open_start = text_pattern.0.iter().take_while(many).count();
-    // A pattern does not match the dot of a hidden file, but a variable may be empty.
+    // A file name pattern does not match the dot of a hidden file, but an empty variable before the dot is
+    // possible.
     let text_pattern = if wanted.0.first() == Some(&PatternUnit::Char('.')) {
         &text_pattern.0[open_start..]
     } else {
@@ -391,7 +393,7 @@ fn may_be(text_pattern: &TextPattern, wanted: &TextPattern) -> bool {
     if open_end > 0 && known.first() == Some(&PatternUnit::Many) {
         known = &known[1..];
         let written = &text_pattern[..text_pattern.len() - open_end];
-        // The beginning of an extension: `server.p*`.
+        // The known part may be the beginning of an extension: `server.p*`.
         if (2..=known.len()).any(|length| written.ends_with(&known[..length])) {
             return true;
         }
@@ -402,7 +404,7 @@ fn may_be(text_pattern: &TextPattern, wanted: &TextPattern) -> bool {
     TextPattern(known.to_vec()).meets(&TextPattern(text_pattern.to_vec()), Case::Same)
 }
 
-/// Returns `true` for characters that some disks ignore in names.
+/// Returns `true` for characters that some disks ignore in file names.
 fn is_ignored(letter: char) -> bool {
     matches!(letter, '\u{200c}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{206a}'..='\u{206f}' | '\u{feff}' | '\u{ad}')
 }
@@ -446,7 +448,8 @@ mod tests {
     }
 
     proptest! {
-        /// A path is protected if one of its names is, examined from the top.
+        /// A path is protected if one of its names is protected. The names are examined from the top of the
+        /// path.
         #[test]
         fn both_lookups_agree(
             names in prop::collection::vec(

@@ -10,14 +10,14 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-/// The entry at a path, without following links.
+/// What is at a path. Links are not followed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DiskEntry {
     Missing,
     Directory,
-    /// A file, with its text.
+    /// A file with this text.
     File(String),
-    /// An entry of another type, or one that is inaccessible.
+    /// An entry of another type, or one that cannot be read.
     Unknown,
 }
 
@@ -26,15 +26,16 @@ pub trait RepositoryDisk {
     /// Returns the entry at `path`, without following links.
     fn entry(&self, path: &Path) -> DiskEntry;
 
-    /// Returns `path` with all links followed, if it exists.
+    /// Returns `path` with all links resolved. `None` if it does not exist.
     fn real(&self, path: &Path) -> Option<PathBuf>;
 }
 
-/// Returns `true` if git in `directory`, whose path must have no links, may read a repository that is not a
-/// `.git`.
+/// Returns `true` if git in `directory` may read a repository that is not named `.git`. The path of
+/// `directory` must have no links.
 pub fn is_unusual_repository(directory: &Path, disk: &dyn RepositoryDisk) -> bool {
     for place in directory.ancestors() {
-        // If git does not accept a `.git`, it examines the directory itself, and then its parents.
+        // If git does not accept a `.git` as a repository, it examines the directory itself, and after that
+        // the parents.
         if is_repository(place, disk) {
             return true;
         }
@@ -42,7 +43,7 @@ pub fn is_unusual_repository(directory: &Path, disk: &dyn RepositoryDisk) -> boo
         let git = match disk.entry(&found) {
             DiskEntry::Missing => continue,
             DiskEntry::Directory | DiskEntry::Unknown => found,
-            // If git does not accept the file, it stops with an error.
+            // If git cannot read the `.git` file, it stops with an error.
             DiskEntry::File(text) => {
                 return git_file_target(text.as_bytes()).is_none_or(|git| !is_usual(&place.join(git), disk));
             }
@@ -57,8 +58,8 @@ pub fn is_unusual_repository(directory: &Path, disk: &dyn RepositoryDisk) -> boo
     false
 }
 
-/// Returns `true` if a directory of git, and the directory of its configuration, are at paths where no
-/// command can create them.
+/// Returns `true` if a git directory, and the directory of its configuration, are at paths at which no
+/// command can create a directory.
 fn is_usual(git: &Path, disk: &dyn RepositoryDisk) -> bool {
     let Some(git) = disk.real(git).filter(|real| is_in_git(real)) else { return false };
     match disk.entry(&git.join("commondir")) {
@@ -70,7 +71,7 @@ fn is_usual(git: &Path, disk: &dyn RepositoryDisk) -> bool {
     }
 }
 
-/// Returns `true` if git certainly takes `git` for a repository, and searches no further.
+/// Returns `true` if git certainly accepts `git` as a repository, and searches no further.
 fn is_accepted(git: &Path, disk: &dyn RepositoryDisk) -> bool {
     let DiskEntry::File(head) = disk.entry(&git.join("HEAD")) else { return false };
     let is_id = |id: &str| id.len() >= 40 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -81,31 +82,31 @@ fn is_accepted(git: &Path, disk: &dyn RepositoryDisk) -> bool {
     is_head && ["objects", "refs"].iter().all(|name| disk.entry(&git.join(name)) == DiskEntry::Directory)
 }
 
-/// Returns `true` if git may treat `place` itself as a repository.
+/// Returns `true` if git may accept the directory `place` itself as a repository.
 fn is_repository(place: &Path, disk: &dyn RepositoryDisk) -> bool {
     has_repository_layout(|name| disk.entry(&place.join(name)) != DiskEntry::Missing)
 }
 
-/// Returns `true` if git may treat a directory as a repository. `has` returns `true` for the names of its
-/// entries.
+/// Returns `true` if git may accept a directory as a repository. `has` returns `true` for the names that the
+/// directory contains.
 pub fn has_repository_layout(has: impl Fn(&str) -> bool) -> bool {
     has("HEAD") && (has("objects") && has("refs") || has("commondir"))
 }
 
-/// Returns the path in the text of a `.git` file, relative to the directory of the file. `None` if git does
-/// not accept the text.
+/// Returns the path that a `.git` file with this text names, relative to the directory of the file. `None` if
+/// git does not accept the text.
 pub fn git_file_target(text: &[u8]) -> Option<&Path> {
     named_path(text.strip_prefix(b"gitdir: ")?)
 }
 
-/// Returns the directory with the configuration of the repository `git`, as its `commondir` file (`text`)
-/// names it. `None` if git does not accept the text.
+/// Returns the directory of the configuration of the repository `git`. `text` is the content of the
+/// repository's file `commondir`. `None` if git does not accept the text.
 pub fn common_directory(git: &Path, text: &[u8]) -> Option<PathBuf> {
     named_path(text).map(|path| git.join(path))
 }
 
-/// Returns the path in the text of a file as git reads it: without final line ends, and up to the first
-/// NUL.
+/// Returns the path that a file with this text names. Git ignores line ends at the end, and everything after
+/// a NUL.
 fn named_path(mut text: &[u8]) -> Option<&Path> {
     while let [rest @ .., b'\n' | b'\r'] = text {
         text = rest;
@@ -114,8 +115,8 @@ fn named_path(mut text: &[u8]) -> Option<&Path> {
     Some(Path::new(OsStr::from_bytes(text)))
 }
 
-/// Returns `true` if a path is a `.git`, or is in a part of one to which worktrees and submodules link. A
-/// command can create directories in the rest of a `.git`.
+/// Returns `true` if a path is a `.git`, or is in one of the directories in it that worktrees and submodules
+/// use. Elsewhere in a `.git`, a command can create directories.
 fn is_in_git(real: &Path) -> bool {
     let mut names = real.components().peekable();
     let mut is_in_git = false;
@@ -138,7 +139,8 @@ mod tests {
 
     use super::*;
 
-    /// Paths with a text for files and without one for directories; a text with `->` is a link.
+    /// A disk. The value of a path is the text of a file, `None` for a directory, and a text with `->` for a
+    /// link.
     struct Tree(BTreeMap<PathBuf, Option<&'static str>>);
 
     impl RepositoryDisk for Tree {
@@ -187,7 +189,7 @@ mod tests {
         check(&own, false);
         check(&bare, true);
         check(&bare[..2], false);
-        // Git examines the directory itself if it does not accept its `.git`.
+        // If git does not accept the `.git` of a directory, it examines the directory itself.
         check(&[&bare[..], &own[..]].concat(), true);
         check(&[&bare[..], &[(".git", "")]].concat(), true);
         check(&[("HEAD", "x"), ("commondir", "/evil")], true);
@@ -231,7 +233,7 @@ mod tests {
         let check_with =
             |more: &[(&str, &'static str)], expected| check(&[&own[..], more].concat(), expected);
         for text in ["../d", "../d\n", "/h/w/d", "/missing", "", "\n", "\0.", "objects", "objects/d", ".."] {
-            // An entry without text is a directory.
+            // An entry without a text is a directory.
             check_with(&[(".git/commondir", text), (".git/objects/d", "")], true);
         }
         check_with(&[(".git/commondir", ".\n")], false);

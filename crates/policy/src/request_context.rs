@@ -4,29 +4,31 @@ use std::path::PathBuf;
 
 use serde::{Serialize, Serializer};
 
-/// Restrictions that a sandbox enforces on commands. `false` means that it does not.
+/// Restrictions that a sandbox enforces on commands. `false` means that the sandbox does not enforce the
+/// restriction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Confined {
-    /// Files outside the roots cannot be changed.
+    /// Commands cannot change files outside of the roots.
     pub files: bool,
-    /// The network cannot be reached.
+    /// Commands cannot reach the network.
     pub network: bool,
-    /// Protection of the protected paths in the roots ([`Policy::protects`](crate::Policy::protects)).
+    /// How the sandbox protects the protected paths in the roots
+    /// ([`Policy::protects`](crate::Policy::protects)).
     #[serde(serialize_with = "is_kept")]
     pub protected: Protection,
 }
 
-/// Protection of the protected files in the roots by a sandbox, or the reason why there is none.
+/// How a sandbox protects the protected files in the roots, or why it does not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Protection {
-    /// Protected files cannot be changed, or there are none.
+    /// Commands cannot change protected files, or the roots contain none.
     Kept,
-    /// The sandbox of this machine cannot protect files in a root.
+    /// On this machine, a sandbox cannot protect files in a root.
     #[default]
     Unsupported,
-    /// Some protected files are unknown, because the search for them was incomplete.
+    /// The search for protected files was not complete, so some of them may be unprotected.
     NotSearched,
-    /// A protected file has a second hard link, through which it can be changed.
+    /// A protected file has another hard link, through which commands can change the file.
     HardLinked,
 }
 
@@ -34,13 +36,13 @@ fn is_kept<S: Serializer>(protection: &Protection, serializer: S) -> Result<S::O
     serializer.serialize_bool(*protection == Protection::Kept)
 }
 
-/// Context of one request. Nothing in it comes from the agent.
+/// Trusted facts about a request. Nothing in it comes from the agent.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RequestContext<'a> {
-    /// Absolute directories of the session. Relative paths start in the first.
+    /// Directories of the session, as absolute paths. Relative paths start in the first one.
     pub roots: &'a [PathBuf],
     pub confined: Confined,
     pub cancelling: bool,
-    /// Reason of a denial by the governance.
+    /// Reason for which the governance denies the request. `None` if it does not.
     pub refused: Option<&'a str>,
 }

@@ -15,7 +15,7 @@ use crate::decision::{RuleName, Verdict};
 use crate::kind::Kind;
 use crate::path::PathPattern;
 
-/// Settings before the first rule of a file.
+/// Settings of a rule file that precede its first rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Header {
     pub access: Option<Access>,
@@ -30,7 +30,7 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// Parses a rule file and checks its examples. Findings call the file `file_name`.
+    /// Parses a rule file and checks its examples. `file_name` is the name of the file in findings.
     pub fn parse(text: &str, file_name: &str) -> Result<(Self, Header), Finding> {
         parse::file(text, file_name)
     }
@@ -46,7 +46,7 @@ impl Rules {
     }
 }
 
-/// One rule. An empty list means that the field is missing; it matches everything.
+/// One rule. A field with an empty list is missing in the file, and matches everything.
 #[derive(Debug, Clone)]
 pub(crate) struct Rule {
     pub(crate) name: RuleName,
@@ -57,6 +57,6 @@ pub(crate) struct Rule {
     pub(crate) paths: Vec<PathPattern>,
     pub(crate) commands: Vec<CommandPattern>,
     pub(crate) urls: Vec<UrlPattern>,
-    /// Names of variables that a command may set and still match.
+    /// Names of variables that a command may set. A command that sets others does not match with certainty.
     pub(crate) env: Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! Validates scopes: the tools that an identity may use.
+//! Validates scopes, which name the tools that an identity may use.
 
 use narrows_base::text::quoted;
 
@@ -6,7 +6,7 @@ use crate::kind::Kind;
 
 const MAX_SHOWN_CHARS: usize = 64;
 
-/// Reason why a scope matches no tool, and a hint.
+/// Reason why a scope matches no tool, with a hint.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ScopeError {
     #[error("a scope is empty; write the name of a tool, SERVER/TOOL, SERVER/* or kind:read")]
@@ -15,10 +15,10 @@ pub enum ScopeError {
     #[error("no tool is of the kind `{}`; {hint}", quoted(kind, MAX_SHOWN_CHARS))]
     Kind {
         kind: String,
-        /// The suggestion for users.
+        /// Suggestion for the author of the scope.
         hint: String,
     },
-    /// The scope is a pattern. Only `SERVER/*`, all tools of a server, is allowed.
+    /// The scope is a pattern. The only allowed pattern is `SERVER/*`, for all tools of a server.
     #[error("`{}` names no tool; a `*` stands for all tools of a server, as in SERVER/*", quoted(.0, MAX_SHOWN_CHARS))]
     Pattern(String),
     #[error("`{}` names no tool; write the name of a tool, SERVER/TOOL, SERVER/* or kind:read", quoted(.0, MAX_SHOWN_CHARS))]

@@ -1,7 +1,7 @@
 //! Read-only commands that may read secrets below directories.
 //!
-//! This works without disk access. Secrets are usually in hidden files, at the top of a root, or outside of
-//! the roots. A search that includes these does not count as read-only.
+//! This module does not use the disk. Secrets are usually in hidden files, at the top of a root, or outside
+//! of the roots. A search that includes such places does not count as read-only.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -13,7 +13,7 @@ use crate::request_context::RequestContext;
 use crate::target::working_directory;
 use crate::text_pattern::TextPattern;
 
-/// Returns `true` if a read-only command may read secrets that it does not name.
+/// Returns `true` if a read-only command may read secrets whose paths it does not name.
 pub(crate) fn may_read_secrets(
     script: &Script,
     action: &Action,
@@ -57,18 +57,18 @@ pub(crate) fn may_read_secrets(
     })
 }
 
-/// Returns `true` if a shell expands the word to another directory: `~root`, `~-`.
+/// Returns `true` if a shell replaces the beginning of the word by another directory: `~root`, `~-`.
 fn is_other_home(operand: &str) -> bool {
     operand.strip_prefix('~').is_some_and(|rest| !rest.is_empty() && !rest.starts_with('/'))
 }
 
-/// Returns `true` if the path is, or contains, a root or the home directory.
+/// Returns `true` if the path is a root or the home directory, or contains one of them.
 fn holds_a_root(path: &Path, context: &RequestContext<'_>, home: Option<&Path>) -> bool {
     let holds = |root: &Path| resolve(root, None, home).starts_with(path);
     context.roots.iter().any(|root| holds(root)) || home.is_some_and(holds)
 }
 
-/// Hidden names without secrets.
+/// Hidden names that contain no secrets.
 const PLAIN_HIDDEN: &str = "\
     .dockerignore .editorconfig .eslintrc .gitattributes .github .gitignore .gitlab .gitlab-ci.yml .gitmodules .mailmap \
     .prettierrc";
@@ -84,7 +84,8 @@ fn is_hidden(path: &Path, roots: &[PathBuf]) -> bool {
         .all(|inside| inside.components().any(hides))
 }
 
-/// File extensions that secrets hardly have. `*.local` is left out, because it also matches `.env.local`.
+/// Extensions of files that are hardly ever secrets. `*.local` is not listed, because it also matches
+/// `.env.local`.
 const PLAIN_ENDINGS: &str = "\
     adoc asm astro awk bash bat bib bzl c cc cfg clj cljs cmake coffee cpp cs css csv cts cu cxx d dart diff ejs el elm erb \
     erl ex exs f90 fish fs fsx gd glsl go gql gradle graphql groovy h haml hbs hh hpp hrl hs htm html hxx idl ini inl ipynb \
@@ -93,12 +94,12 @@ const PLAIN_ENDINGS: &str = "\
     scm scss sh snap sol sql sum sv svelte svg swift tcl tex tf toml tpl ts tsv tsx txt v vb vert vhd vim vue wat wgsl \
     xhtml xml xsd xsl yaml yml zig zsh";
 
-/// Names without an extension that secrets do not have.
+/// Names without an extension that are not secrets.
 const PLAIN_NAMES: &str = "\
     BUILD CHANGELOG COPYING Cargofile Containerfile Dockerfile GNUmakefile Gemfile Jenkinsfile Justfile LICENSE Makefile \
     NOTICE Procfile README Rakefile Vagrantfile WORKSPACE justfile makefile";
 
-/// Returns `true` if a file name pattern matches no secrets, judged by its extension.
+/// Returns `true` if a file name pattern matches no secrets. Only its extension counts.
 fn is_tame(glob: &str) -> bool {
     let name = glob.rsplit('/').next().unwrap_or_default();
     let plain = |letter: char| letter.is_ascii_alphanumeric() || "_-+.*?".contains(letter);

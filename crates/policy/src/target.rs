@@ -1,4 +1,4 @@
-//! Splits a request into the parts that are judged one by one: programs, paths, URLs.
+//! Splits a request into parts that are judged one by one: programs, paths, URLs.
 
 mod mention;
 
@@ -19,29 +19,29 @@ use crate::variable::Variable;
 #[derive(Debug, Clone)]
 pub(crate) struct Touch {
     pub(crate) steps: Steps,
-    /// The path, if the request names it as one. `None` if it was found among the words of a command.
+    /// The path, if the request names it as a path. `None` if it was found among the words of a command.
     pub(crate) claimed: Option<PathBuf>,
     pub(crate) writes: bool,
-    /// `true` if the path itself is changed or removed, not only a file that is named together with it.
+    /// `true` if the path itself is changed or removed. `false` if only a file below it is.
     pub(crate) itself: bool,
     /// `true` if everything below the path is read as well.
     pub(crate) descends: bool,
     pub(crate) extent: Extent,
-    /// `true` if the path contains an unknown expansion: a variable, or output of a command.
+    /// `true` if the path contains a variable or the output of a command, so that it is partly unknown.
     pub(crate) expanded: bool,
-    /// `true` if the path counts for protection. `false` for a word of which a part counts instead.
+    /// `true` if the path can be protected. `false` for a word of which only a part can be a protected path.
     pub(crate) guarded: bool,
     pub(crate) written: Rc<str>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Extent {
-    /// The command may do anything to the path itself.
+    /// The command may do anything to the path.
     #[default]
     Itself,
-    /// The command may also change everything below.
+    /// The command may also change everything below the path.
     ChangesBelow,
-    /// The command certainly only reads.
+    /// The command certainly only reads the path.
     OnlyReads,
 }
 
@@ -52,25 +52,25 @@ impl Touch {
     }
 }
 
-/// One part of a request that gets a verdict.
+/// One part of a request. Each part gets its own verdict.
 #[derive(Debug)]
 pub(crate) struct Target<'a> {
     pub(crate) kinds: Vec<Kind>,
     pub(crate) action: &'a Action,
     pub(crate) part: Option<&'a Part>,
-    /// `true` if the program only reads, and nothing else changes anything.
+    /// `true` if the program only reads, and nothing else in the part changes anything.
     pub(crate) looks: bool,
     pub(crate) touches: Vec<Touch>,
     pub(crate) urls: Vec<String>,
-    /// See [`Target::variable_parts`]. Computed once for all targets of a request.
+    /// Result of [`Target::variable_parts`], computed once for all targets of a request.
     variables: Rc<OnceCell<Vec<Option<Vec<Part>>>>>,
     /// `true` if the request has more parts than can be judged.
     pub(crate) lost: bool,
-    /// Description for people, if there are other targets.
+    /// Description of the part for people, if the request has several parts.
     pub(crate) about: Option<String>,
 }
 
-/// Use of the output of a command's programs.
+/// How the output of a command's programs is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum OutputUse {
     /// The output is only shown.
@@ -79,18 +79,18 @@ enum OutputUse {
     Used,
 }
 
-/// Maximum number of paths, URLs and variables of a request. More cannot be judged within a few
+/// Maximum number of paths, URLs and variables of a request. Judging more would take more than a few
 /// milliseconds.
 const MAX_SUBJECTS: usize = 4096;
 
-/// Maximum number of pairs that are judged against each other: paths with URLs, and parts of a command with
-/// either.
+/// Maximum number of pairs of subjects that are judged against each other: paths with URLs, and parts of a
+/// command with either.
 const MAX_SUBJECT_PAIRS: usize = 16_384;
 
-/// Maximum length of all variables of a request, the same as of a command.
+/// Maximum length of all variables of a request. A command has the same limit.
 const MAX_ENV_BYTES: usize = 128 << 10;
 
-/// Maximum number of names in all paths of a request, and in all words of its command that may be paths.
+/// Maximum number of names in all paths of a request, including words of its command that may be paths.
 const MAX_STEPS: usize = 100_000;
 
 /// Returns `true` if a request has more parts than can be judged.
@@ -111,7 +111,7 @@ pub(crate) fn is_too_large(action: &Action, script: Option<&Script>) -> bool {
         || action.paths.iter().map(|path| from + names(path)).sum::<usize>() > MAX_STEPS
 }
 
-/// Returns all targets of `action`, at least one; `script` is its parsed command.
+/// Returns all targets of `action`, at least one. `script` is the parsed command of the action.
 pub(crate) fn targets<'a>(
     action: &'a Action,
     script: Option<&'a Script>,
@@ -127,7 +127,7 @@ pub(crate) fn targets<'a>(
     let steps_left = Cell::new(MAX_STEPS);
     let path_base = PathBase { cwd: cwd.as_deref(), real, home, steps_left: &steps_left };
     let reads = kinds.iter().all(|kind| kind.only_reads());
-    // A `file:` URL is a file.
+    // A `file:` URL is judged like a path.
     let local: Vec<PathBuf> = action.urls.iter().filter_map(|url| local_path(url)).collect();
     let paths: Vec<&PathBuf> = action.paths.iter().chain(&local).collect();
     let claimed = |writes: bool| paths.iter().map(move |path| path_base.claimed(path, writes));
@@ -173,14 +173,14 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// Returns a copy without paths.
+    /// Returns a copy of the target without paths.
     fn without_touches(&self) -> Self {
         let variables = Rc::clone(&self.variables);
         Self { variables, ..Self::new(self.kinds.clone(), self.action, self.urls.clone()) }
     }
 
-    /// Returns the programs that the variables of the request may make its command run. `None` for a
-    /// variable that may make it run any program.
+    /// Returns, for each variable of the request, the programs that the command may run because of the
+    /// variable. `None` stands for any program.
     pub(crate) fn variable_parts(&self) -> &[Option<Vec<Part>>] {
         self.variables.get_or_init(|| {
             let steering = self.action.env.iter().filter(|variable| !variable.is_harmless());
@@ -189,7 +189,7 @@ impl<'a> Target<'a> {
     }
 }
 
-/// Returns the targets of one part: the program, and every redirected file.
+/// Returns the targets of one part of a command: its program, and every redirected file.
 fn of_part<'a>(
     part: &'a Part,
     whole: &Target<'a>,
@@ -234,14 +234,14 @@ fn of_part<'a>(
     targets
 }
 
-/// The directories in which relative paths start.
+/// Directories in which relative paths of a request start.
 #[derive(Debug, Clone, Copy)]
 struct PathBase<'a> {
     cwd: Option<&'a Path>,
-    /// Link target of `cwd`, if it differs.
+    /// Working directory with all links resolved, if it differs from `cwd`.
     real: Option<&'a Path>,
     home: Option<&'a Path>,
-    /// Remaining number of names of paths.
+    /// Remaining number of names that the paths of the request may have.
     steps_left: &'a Cell<usize>,
 }
 
@@ -262,7 +262,7 @@ impl PathBase<'_> {
     }
 }
 
-/// Returns the working directory of the action, relative to the first root.
+/// Returns the working directory of the action. A relative one starts in the first root.
 pub(crate) fn working_directory(
     action: &Action,
     context: &RequestContext<'_>,
@@ -275,14 +275,14 @@ pub(crate) fn working_directory(
     }
 }
 
-/// Returns `true` if the action runs in a root or below one.
+/// Returns `true` if the working directory of the action is a root or below one.
 pub(crate) fn runs_within_roots(action: &Action, context: &RequestContext<'_>, home: Option<&Path>) -> bool {
     let real = action.real_cwd.as_ref();
     working_directory(action, context, home).is_some_and(|cwd| is_within(&cwd, context.roots))
         && real.is_none_or(|real| is_within(&resolve(real, None, None), context.roots))
 }
 
-/// Returns `true` if the action runs in the directory of a root itself.
+/// Returns `true` if the working directory of the action is a root itself.
 pub(crate) fn runs_in_a_root(action: &Action, context: &RequestContext<'_>, home: Option<&Path>) -> bool {
     let cwd = working_directory(action, context, home);
     cwd.is_some_and(|cwd| context.roots.iter().any(|root| resolve(root, None, home) == cwd))

@@ -4,7 +4,7 @@
 pub(crate) enum PatternUnit {
     Char(char),
     One,
-    /// Any text, including the empty text.
+    /// Any text, also an empty one.
     Many,
 }
 
@@ -17,7 +17,7 @@ impl TextPattern {
         Self(text.chars().map(PatternUnit::Char).collect())
     }
 
-    /// Parses a pattern: `*` is any text, and `?` any character if `one`.
+    /// Parses a pattern in which `*` stands for any text and, if `one` is set, `?` for any character.
     pub(crate) fn glob(text: &str, one: bool) -> Self {
         Self(units(text, one).collect())
     }
@@ -36,10 +36,10 @@ impl TextPattern {
         Some(text)
     }
 
-    /// Returns `true` if the pattern matches this text. Faster than [`meets`](Self::meets) with the exact
-    /// pattern.
+    /// Returns `true` if the pattern matches this text. Faster than [`meets`](Self::meets) with a pattern for
+    /// exactly this text.
     pub(crate) fn describes(&self, text: &str, case: Case) -> bool {
-        // Fast path: most texts that do not match differ at the end.
+        // Fast path: most texts that do not match differ in their last character.
         let ends_otherwise = match (self.0.last(), text.chars().next_back()) {
             (Some(PatternUnit::Char(wanted)), Some(letter)) => !case.same(*wanted, letter),
             _ => false,
@@ -47,15 +47,15 @@ impl TextPattern {
         !ends_otherwise && describes(self.0.iter().copied(), text, case)
     }
 
-    /// Returns `true` if there is a text that both match.
+    /// Returns `true` if at least one text matches both patterns.
     pub(crate) fn meets(&self, other: &Self, case: Case) -> bool {
         let fits = |a: &PatternUnit, b: &PatternUnit| match (a, b) {
             (PatternUnit::Char(a), PatternUnit::Char(b)) => case.same(*a, *b),
             _ => true,
         };
         let many = |unit: &PatternUnit| *unit == PatternUnit::Many;
-        // Fast path: most words that do not match differ at an end, so single units are compared from
-        // either end first.
+        // Fast path: most words that do not match differ at one end, so single units are compared from both
+        // ends first.
         let (mut a, mut b) = (&self.0[..], &other.0[..]);
         while let ([x, behind_a @ ..], [y, behind_b @ ..]) = (a, b) {
             if many(x) || many(y) {
@@ -94,7 +94,7 @@ pub(crate) fn is_like(text: &str, pattern: &str, case: Case) -> bool {
 
 fn describes(pattern: impl Iterator<Item = PatternUnit> + Clone, text: &str, case: Case) -> bool {
     let (mut units, mut letters) = (pattern, text.chars());
-    // The units after the last `Many`, and the text at which they were last tried.
+    // The pattern after the last `Many`, and the position in the text at which it was last tried.
     let mut last = None;
     loop {
         let unit = units.next();
@@ -112,15 +112,15 @@ fn describes(pattern: impl Iterator<Item = PatternUnit> + Clone, text: &str, cas
         if fits {
             continue;
         }
-        // Lets the last `Many` match one more character.
+        // The last `Many` stands for one more character.
         let Some((behind, from)) = &mut last else { return false };
         from.next();
         (units, letters) = (behind.clone(), from.clone());
     }
 }
 
-/// Treatment of upper and lower case. On some disks both are equal, so rules that forbid ignore case, and
-/// rules that permit do not.
+/// How upper and lower case are compared. Some disks ignore case. So rules that forbid ignore case, and rules
+/// that permit do not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Case {
     Same,
@@ -138,7 +138,8 @@ impl Case {
     }
 }
 
-/// Returns `true` if two sequences can be equal, in which some elements stand for any number of elements.
+/// Returns `true` if two sequences can be equal. Elements for which the test functions say so stand for any
+/// number of elements.
 pub(crate) fn meet<A, B>(
     a: &[A],
     b: &[B],
@@ -146,7 +147,7 @@ pub(crate) fn meet<A, B>(
     many_b: impl Fn(&B) -> bool,
     same: impl Fn(&A, &B) -> bool,
 ) -> bool {
-    // After i rounds, row[j] is `true` if the first i of `a` and the first j of `b` can be equal.
+    // After round `i`, `row[j]` is `true` if the first `i` elements of `a` can equal the first `j` of `b`.
     let mut row = vec![false; b.len() + 1];
     row[0] = true;
     for (at, y) in b.iter().enumerate() {
@@ -200,7 +201,7 @@ mod tests {
     }
 
     proptest! {
-        /// With one side known, this is ordinary matching, which is compared with a naive implementation.
+        /// If one side has no unknown parts, the result equals that of a naive implementation of matching.
         #[test]
         fn matching_agrees_with_a_naive_implementation(pattern in "[ab*?]{0,8}", text in "[ab]{0,8}") {
             fn slow(pattern: &[char], text: &[char]) -> bool {

@@ -1,11 +1,11 @@
-//! JSON that all readers interpret equally: no object has a duplicate key.
+//! JSON that all readers interpret equally, because no object has a duplicate key.
 
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-/// A value without duplicate keys. Deserializing fails if there is one, because readers could choose
+/// A value without duplicate keys. Deserializing a duplicate key fails, because readers could choose
 /// different values.
 #[derive(Clone, Debug)]
 pub struct UnambiguousJson(pub Value);

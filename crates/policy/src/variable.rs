@@ -4,24 +4,25 @@
 //! such names is complete. So only names that are known to be harmless are ignored; with any other, a
 //! command matches a rule only if the rule lists the variable.
 
-/// One assignment of a request. The name is empty if the assignment cannot be parsed.
+/// A variable that a request sets. The name is empty if the assignment cannot be parsed.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Variable {
     pub name: String,
     pub value: String,
 }
 
-/// Names that only change the language or color of a program's output.
+/// Variables that only change the language or color of a program's output.
 const HARMLESS: &str = "\
     CI CLICOLOR CLICOLOR_FORCE COLORTERM COLUMNS FORCE_COLOR LANG LC_ADDRESS LC_ALL LC_COLLATE LC_CTYPE \
     LC_IDENTIFICATION LC_MEASUREMENT LC_MESSAGES LC_MONETARY LC_NAME LC_NUMERIC LC_PAPER LC_TELEPHONE LC_TIME LINES \
     NO_COLOR PYTHONUNBUFFERED RUST_BACKTRACE TERM";
 
-/// Longer values are not usual for these names.
+/// Maximum length of a value that counts as harmless. Usual values of the variables in `HARMLESS` are
+/// shorter.
 const MAX_HARMLESS_BYTES: usize = 64;
 
 impl Variable {
-    /// Creates an assignment of `value` to the variable `name`.
+    /// Creates a variable with this name and value.
     pub fn new(name: impl Into<String>, value: impl Into<String>) -> Self {
         Self { name: name.into(), value: value.into() }
     }

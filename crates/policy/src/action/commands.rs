@@ -1,8 +1,8 @@
-//! Commands in the input of a tool.
+//! Finds commands in the input of a tool.
 //!
 //! Agents write commands in many forms: a text, a list, a program with separate arguments. Every uncertain
 //! form becomes [`Command::Unknown`], which counts as able to do anything. Several commands are read
-//! separately, so that none can quote, continue or comment out another.
+//! separately, so that no command can quote, continue or comment out another one.
 
 use std::collections::HashSet;
 
@@ -41,8 +41,8 @@ const COMMAND: &[&str] = &[
     "shellscript",
     "terminalcommand",
 ];
-/// Names of members with commands in a call that claims to change nothing. In other calls they may hold the
-/// text of a file or an id.
+/// Names of members that contain commands in a call which claims to change nothing. In other calls they may
+/// contain the text of a file or an id.
 const CODE: &[&str] = &[
     "code",
     "eval",
@@ -57,11 +57,12 @@ const CODE: &[&str] = &[
     "terminal",
     "zsh",
 ];
-/// Last parts of the names of such members: `gitCommand`, `cmds`.
+/// Last parts of names of members that contain commands: `gitCommand`, `cmds`.
 const COMMAND_PARTS: &[&str] = &["command", "commands", "cmd", "cmds", "script", "scripts"];
-/// Last parts of such names if the part before says how the code is run: `bash_code`, `runSnippet`.
+/// Last parts of names of members that contain commands if the part before says how code is run: `bash_code`,
+/// `runSnippet`.
 const CODE_PARTS: &[&str] = &["code", "snippet", "source", "line", "lines", "input", "text", "string"];
-/// Name parts that say how code is run.
+/// Parts of a member name that say how code is run.
 const RUN_PARTS: &[&str] = &[
     "bash",
     "sh",
@@ -89,8 +90,8 @@ const RUN_PARTS: &[&str] = &[
     "cmd",
     "script",
 ];
-/// A member with a command and its program. Another command beside it must begin with the same words: some
-/// tools leave out the program, others run the other command instead.
+/// Member that contains a command with its program. Another command beside it must begin with the same words:
+/// some tools leave out the program, others run the other command instead.
 const ARGV: &str = "argv";
 const ARGUMENTS: &[&str] = &[
     "args",
@@ -108,7 +109,7 @@ const ARGUMENTS: &[&str] = &[
     "additionalargs",
     "switches",
 ];
-/// Members that hold arguments. Objects in them are settings of the tool.
+/// Members that contain arguments. An object in them contains settings of the tool, not arguments.
 const OPTIONS: &[&str] = &["options", "opts", "flags", "params", "parameters"];
 const INPUT: &[&str] = &["stdin", "standardinput", "stdintext", "stdindata"];
 
@@ -118,14 +119,14 @@ pub(super) fn is_part(key: &str) -> bool {
     key == ARGV || [COMMAND, ARGUMENTS, OPTIONS, INPUT].iter().any(|names| names.contains(&key))
 }
 
-/// Returns the command in a member with this name, normalized by [`plain_key`], in a call that claims to
-/// change nothing. Numbers, booleans and shell names are settings.
+/// Returns the command in a member of a call that claims to change nothing. `key` is the member's name,
+/// normalized by [`plain_key`]. Numbers, booleans and names of shells are settings.
 pub(super) fn code(key: &str, value: &Value) -> Option<Command> {
     let names_shell = key == "shell" && value.as_str().is_some_and(is_common_shell);
     (CODE.contains(&key) && !is_setting(value) && !names_shell).then(|| Command::Unknown(plain(value)))
 }
 
-/// Returns the command in a member whose name has these parts, if they indicate one.
+/// Returns the command in a member if the parts of the member's name say that it contains one.
 pub(super) fn code_by_part(parts: &[String], value: &Value) -> Option<Command> {
     let (last, before) = parts.split_last()?;
     let runs = || before.iter().any(|part| RUN_PARTS.contains(&part.as_str()));
@@ -133,7 +134,7 @@ pub(super) fn code_by_part(parts: &[String], value: &Value) -> Option<Command> {
     (is_code && !is_setting(value)).then(|| Command::Unknown(plain(value)))
 }
 
-/// Returns `true` if a value is a setting of a tool under any name.
+/// Returns `true` if a value is a setting of a tool, whatever the member's name is.
 fn is_setting(value: &Value) -> bool {
     match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => true,
@@ -159,7 +160,7 @@ pub(super) struct Commands {
     found: Vec<Command>,
     known: HashSet<Command>,
     arguments: Vec<String>,
-    /// Texts for the standard input.
+    /// Texts that are written to the standard input of the command.
     input: Vec<String>,
 }
 
@@ -196,7 +197,7 @@ impl Commands {
         match (&commands[..], &arguments[..]) {
             _ if is_ambiguous => self.push_unknown(&commands, &arguments),
             ([], _) => {
-                // Objects in a list are visited separately.
+                // An object in a list of arguments is visited on its own.
                 let lists = arguments.iter().filter(|value| !value.is_object());
                 self.arguments.extend(lists.map(ToString::to_string));
             }
@@ -216,7 +217,7 @@ impl Commands {
         self.push(Command::Unknown(all.join(" ")));
     }
 
-    /// Adds one command, or the commands of a list if there are `many`.
+    /// Adds a value as one command, or as a list of commands if `many` is set.
     pub(super) fn add_value(&mut self, value: &Value, many: bool) {
         match (value, words(value)) {
             (Value::String(text), _) => self.push(Command::Shell(text.clone())),
@@ -234,10 +235,10 @@ impl Commands {
         }
     }
 
-    /// Combines all findings into one command. The command is unknown if another part is `unclear`, or a
-    /// member of the input is `unjudged`.
+    /// Combines everything that was found into one command. The command is unknown if a part of the input is
+    /// `unclear` or a member is `unjudged`.
     pub(super) fn into_command(mut self, unclear: bool, unjudged: Option<String>) -> Option<Command> {
-        // The program name of an argv is not a second command.
+        // A command that is only the name of the program in `argv` is not a second command.
         let programs: HashSet<Command> = self.found.iter().filter_map(program).collect();
         self.found.retain(|command| !programs.contains(command));
         let is_unknown = |command: &Command| matches!(command, Command::Unknown(_));
@@ -267,9 +268,9 @@ fn joined(command: &Value, arguments: &Value) -> Command {
     let unknown = || Command::Unknown(format!("{} {arguments}", plain(command)));
     match (command, arguments) {
         (Value::String(program), _) if program.trim().is_empty() => unknown(),
-        // A shell reads both texts together.
+        // A shell reads the program and the text as one line.
         (Value::String(program), Value::String(text)) => Command::Shell(format!("{program} {text}")),
-        // The agent may or may not split the program at blanks.
+        // Agents differ in whether they split the program at blanks.
         (Value::String(program), _) if program.contains(char::is_whitespace) => unknown(),
         (Value::Array(_), Value::String(text)) if text.contains(char::is_whitespace) => unknown(),
         (Value::String(_) | Value::Array(_), _) => match (words(command), words(arguments)) {
@@ -295,7 +296,7 @@ fn program(command: &Command) -> Option<Command> {
     }
 }
 
-/// Returns the value as a word of a command, if a program would receive it as text.
+/// Returns the text that a program receives as an argument for this value.
 pub(super) fn word(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),
@@ -316,7 +317,7 @@ fn plain(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// Returns a command as it was written, for people.
+/// Returns the original text of a command, for people.
 fn written(command: &Command) -> String {
     match command {
         Command::Shell(text) | Command::Unknown(text) => text.clone(),
@@ -324,7 +325,7 @@ fn written(command: &Command) -> String {
     }
 }
 
-/// Returns a shell line that neither affects other lines nor is affected by them.
+/// Returns a shell line that neither affects other lines nor depends on them.
 fn alone(command: &Command) -> String {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || " _./:,@%+-".contains(letter);
     match command {

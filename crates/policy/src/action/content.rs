@@ -1,8 +1,8 @@
 //! File changes in the content of a tool call.
 //!
-//! Version 1 has `{"type": "diff", "path", "oldText", "newText"}`, version 2 `{"type": "diff", "changes":
-//! [{"operation", "path", "oldPath"}], "patch": {"format": "git_patch", "text"}}`. Both forms are accepted
-//! in both versions.
+//! Version 1 of the protocol has `{"type": "diff", "path", "oldText", "newText"}`, version 2 `{"type":
+//! "diff", "changes": [{"operation", "path", "oldPath"}], "patch": {"format": "git_patch", "text"}}`. Both
+//! forms are accepted in both versions.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use super::input::{Seen, plain_key};
 use super::members::{Finding, Role};
 use crate::kind::Kind;
 
-/// Members that only a change has.
+/// Members of a content block that show that the block is a file change.
 const CHANGE: &[&str] = &["newtext", "oldtext", "changes", "patch", "diff"];
 
 const TEXTS: &[&str] = &["newtext", "oldtext"];
@@ -38,8 +38,8 @@ const KNOWN: &[&str] = &[
 
 const LOCATION: &[&str] = &["path", "line", "meta"];
 
-/// Returns `true` if `item` has an unknown member, at any depth. Numbers, booleans, null and texts for
-/// people do not count.
+/// Returns `true` if `item` has an unknown member, at any depth. A member does not count if its value is a
+/// number, a boolean, null or a text for people.
 fn has_unknown(item: &Map<String, Value>, known: &[&str]) -> bool {
     let mut waiting = vec![item];
     while let Some(fields) = waiting.pop() {
@@ -82,7 +82,7 @@ fn says_something(value: &Value) -> bool {
     false
 }
 
-/// Adds the parts of `locations` that are outside the protocol to `action`.
+/// Adds the members of `locations` that the protocol does not have to `action`.
 pub(super) fn add_locations(action: &mut Action, locations: &[Value]) {
     let mut known: HashSet<PathBuf> = action.paths.iter().cloned().collect();
     let is_unknown = |location: &&Map<String, Value>| has_unknown(location, LOCATION);
@@ -113,7 +113,7 @@ pub(super) fn add(action: &mut Action, content: &[Value]) {
         action.also.push(Kind::Edit);
         action.also.extend(operations(item));
         if seen.paths.is_empty() || seen.overflow || has_unknown(item, KNOWN) {
-            // The names of the changed files are unknown.
+            // A change that names no file may change any file.
             action.also.push(Kind::Other);
         }
         for path in seen.paths.into_iter().chain(seen.mentioned) {
@@ -126,14 +126,14 @@ pub(super) fn add(action: &mut Action, content: &[Value]) {
     action.also.dedup();
 }
 
-/// Returns `true` if a content block is a change, by its type or its members.
+/// Returns `true` if a content block is a file change, judged by its type or its members.
 pub(super) fn is_change(item: &Map<String, Value>) -> bool {
     let kind = item.get("type").and_then(Value::as_str).map(plain_key).unwrap_or_default();
     let has = |key: &String| CHANGE.contains(&plain_key(key).as_str());
     kind.contains("diff") || kind.contains("patch") || item.keys().any(has)
 }
 
-/// Returns the kinds of the operations in `changes`, except edits.
+/// Returns the kinds of all operations in `changes` other than edits.
 fn operations(item: &Map<String, Value>) -> Vec<Kind> {
     let changes = item.iter().filter(|(key, _)| plain_key(key) == "changes").map(|(_, changes)| changes);
     let each = changes.filter_map(Value::as_array).flatten();

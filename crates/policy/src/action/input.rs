@@ -1,7 +1,8 @@
-//! Paths, commands and URLs in the input of any tool.
+//! Finds paths, commands and URLs in the input of any tool.
 //!
-//! Member names are those that agents use. Every object of the input is visited, at any depth. An input
-//! that is too large counts as unknown, and so does a command beside a member that cannot be judged.
+//! The known member names are those that agents use. Every object of the input is visited, at any depth. An
+//! input that is too large counts as unknown. So does a command if the input has a member that cannot be
+//! judged.
 
 use std::path::PathBuf;
 
@@ -15,7 +16,7 @@ use crate::address::local_path;
 use crate::kind::Kind;
 use crate::variable::Variable;
 
-/// Limit of a path. Longer texts are not paths.
+/// Maximum length of a path. A longer text is not a path.
 pub(crate) const MAX_PATH_BYTES: usize = 4096;
 
 pub(super) const VARIABLES: &[&str] = &[
@@ -42,7 +43,7 @@ pub(super) const CWD: &[&str] = &[
     "currentworkingdirectory",
     "chdir",
 ];
-/// Names of members with the working directory of the command in the same object.
+/// Names of members that contain the working directory of the command in the same object.
 const DIRECTORY: &[&str] =
     &["directory", "dir", "dirpath", "folder", "root", "rootdir", "basedir", "projectdir"];
 pub(super) const PATH: &[&str] = &[
@@ -129,7 +130,7 @@ pub(super) const QUERY: &[&str] = &["query", "queries", "q", "searchquery", "sea
 pub(super) const PATTERN: &[&str] =
     &["pattern", "patterns", "glob", "globs", "regex", "globpattern", "includepattern"];
 
-/// Last parts of the names of members with new or old file contents: `new_content`, `fileChanges`.
+/// Last parts of names of members that contain new or old file contents: `new_content`, `fileChanges`.
 const CONTENT_PARTS: &[&str] = &[
     "content",
     "contents",
@@ -146,12 +147,12 @@ const CONTENT_PARTS: &[&str] = &[
     "replacement",
     "replacements",
 ];
-/// Last parts of such names if `new`, `old` or a similar part precedes them.
+/// Last parts of names of members that contain file contents if a part such as `new` or `old` precedes them.
 const TEXT_PARTS: &[&str] = &["string", "str", "text", "source", "code", "body", "data", "lines", "value"];
 const VERSION_PARTS: &[&str] =
     &["new", "old", "updated", "modified", "replacement", "file", "insert", "inserted"];
 
-/// Members with texts for people or files. Paths in them are not accessed.
+/// Members that contain texts for people or files. A path in such a text is not accessed.
 const TEXT: &[&str] = &[
     "text",
     "description",
@@ -172,7 +173,7 @@ pub(super) fn read(kind: Option<&str>, tool: Option<&str>, input: &Value, locati
     let claimed = kind.map_or(Kind::Other, Kind::named);
     let mut seen = Seen::default();
     seen.everything(input);
-    // Some agents send only the command, without an object around it.
+    // Some agents send the command alone, without an object around it.
     if claimed == Kind::Execute && seen.commands.is_empty() && (input.is_string() || input.is_array()) {
         seen.commands.add_value(input, false);
         seen.unjudged = None;
@@ -195,11 +196,11 @@ pub(super) fn read(kind: Option<&str>, tool: Option<&str>, input: &Value, locati
         code,
         code_by_part,
     } = seen;
-    // If no file is named, a text for a file may be meant for the command.
+    // If the call names no file, a text for a file may be meant for the command instead.
     let unjudged = unjudged.or(file_text.filter(|_| paths.is_empty() && locations.is_empty()));
-    // In a call that claims to change more, code may be the text of a file.
+    // In a call that claims to change something, code may be the text of a file.
     let looks = claimed <= Kind::Fetch;
-    // A partly matching name is weaker evidence than a command.
+    // A name that only has a known part is weaker evidence than a known name.
     let command = code
         .filter(|_| looks)
         .or(commands.into_command(unclear || overflow, unjudged))
@@ -219,7 +220,7 @@ pub(super) fn read(kind: Option<&str>, tool: Option<&str>, input: &Value, locati
     kinds.extend((content && !paths.is_empty()).then_some(Kind::Edit));
     kinds.extend((moves && paths.len() > 1).then_some(Kind::Move));
     kinds.extend((query && !named && !pattern && claimed < Kind::Search).then_some(Kind::Search));
-    // A move without a destination may move files anywhere.
+    // If a move has no destination, files may be moved anywhere.
     let lacks_target = claimed == Kind::Move && paths.len() < 2;
     kinds.extend((overflow || unclear || lacks_target).then_some(Kind::Other));
     kinds.sort_unstable();
@@ -247,7 +248,7 @@ pub(super) fn read(kind: Option<&str>, tool: Option<&str>, input: &Value, locati
 #[derive(Default)]
 pub(super) struct Seen {
     pub(super) paths: Vec<PathBuf>,
-    /// Possible paths in members with other names.
+    /// Possible paths in members whose names are unknown.
     pub(super) mentioned: Vec<PathBuf>,
     commands: Commands,
     cwd: Option<PathBuf>,
@@ -260,12 +261,12 @@ pub(super) struct Seen {
     content: bool,
     moves: bool,
     pub(super) overflow: bool,
-    /// The first member that cannot be judged beside a command.
+    /// First member that may be a part of the command and cannot be judged.
     unjudged: Option<String>,
     file_text: Option<String>,
-    /// The first member that counts as a command if the call claims to change nothing.
+    /// First member that counts as a command if the call claims to change nothing.
     code: Option<Command>,
-    /// The first such member that was recognized by a part of its name.
+    /// Like `code`, for a member of which only a part of the name is known.
     code_by_part: Option<Command>,
 }
 
@@ -274,14 +275,14 @@ struct Waiting<'a> {
     name: &'a str,
     value: &'a Value,
     role: Role,
-    /// `true` if texts in the value are not paths.
+    /// `true` if texts within the value are not paths.
     is_text: bool,
 }
 
 impl Seen {
     pub(super) fn everything(&mut self, input: &Value) {
         let mut waiting = vec![Waiting { name: "", value: input, role: Role::Members, is_text: false }];
-        // A larger input counts as unknown.
+        // An input with more values counts as unknown.
         let mut left = MAX_PEER_VALUES;
         while let Some(next) = waiting.pop() {
             if left == 0 {
@@ -304,7 +305,7 @@ impl Seen {
                         is_text: names_no_path(&plain_key(name)),
                     }));
                 }
-                // Some agents send a patch as a plain text.
+                // Some agents send a patch as a plain text instead of in a member.
                 Value::String(text) if patch::is_patch(text) => {
                     self.content = true;
                     self.paths.extend(patch::paths(text));
@@ -317,7 +318,7 @@ impl Seen {
         }
     }
 
-    /// Records the first value that cannot be judged beside a command.
+    /// Records the first member that may be a part of the command and cannot be judged.
     fn check(&mut self, Waiting { name, value, role, .. }: Waiting<'_>) {
         let kept = match role.check(value) {
             Finding::Known => return,
@@ -363,7 +364,7 @@ impl Seen {
         }
     }
 
-    /// Adds a working directory. A second one makes it unclear.
+    /// Adds a working directory. If there are two, the working directory is unclear.
     fn directory(&mut self, value: &Value) {
         match value {
             Value::Null => {}
@@ -383,7 +384,7 @@ impl Seen {
         }
     }
 
-    /// Adds one URL or several. A `file:` URL is a path.
+    /// Adds one URL or a list of URLs. A `file:` URL is added as a path.
     fn address(&mut self, value: &Value) {
         let items = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
         for url in items.iter().filter_map(Value::as_str).filter(|url| !url.is_empty()) {
@@ -403,7 +404,8 @@ pub(super) fn plain_key(key: &str) -> String {
         .collect()
 }
 
-/// Returns the parts of a name in lower case: `newContent`, `new_content` and `NEW-CONTENT` have two.
+/// Returns the parts of a name in lower case. `newContent`, `new_content` and `NEW-CONTENT` have two parts
+/// each.
 fn parts(name: &str) -> Vec<String> {
     let letters: Vec<char> = name.chars().collect();
     let mut parts = vec![String::new()];
@@ -411,7 +413,7 @@ fn parts(name: &str) -> Vec<String> {
         let is_end = !letter.is_alphanumeric();
         let is_lower =
             |at: usize| letters.get(at).is_some_and(|letter| letter.is_lowercase() || letter.is_numeric());
-        // An upper-case letter begins a part in `newContent` and in `JSCode`.
+        // In `newContent` and `JSCode`, an upper-case letter begins the second part.
         let begins = letter.is_uppercase() && at > 0 && (is_lower(at - 1) || is_lower(at + 1));
         if (is_end || begins) && parts.last().is_some_and(|part| !part.is_empty()) {
             parts.push(String::new());
@@ -424,7 +426,7 @@ fn parts(name: &str) -> Vec<String> {
     parts
 }
 
-/// Returns `true` if a member whose name has these parts contains new or old file content. Numbers and
+/// Returns `true` if a member contains new or old file content, judged by the parts of its name. Numbers and
 /// booleans are settings.
 fn is_content(parts: &[String], value: &Value) -> bool {
     let Some((last, before)) = parts.split_last() else { return false };
@@ -433,21 +435,21 @@ fn is_content(parts: &[String], value: &Value) -> bool {
         && (CONTENT_PARTS.contains(&last.as_str()) || TEXT_PARTS.contains(&last.as_str()) && has_version())
 }
 
-/// Returns `true` if texts in a member with this name are not paths.
+/// Returns `true` if a text in a member with this name is not a path.
 fn names_no_path(key: &str) -> bool {
     commands::is_part(key)
         || [CONTENT, TEXT, URL, QUERY, PATTERN, VARIABLES].iter().any(|names| names.contains(&key))
 }
 
-/// Returns `true` if a text is a path out of the working directory.
+/// Returns `true` if a text is a path that leads out of the working directory.
 fn leads_elsewhere(text: &str) -> bool {
     let is_line = !text.contains('\n') && text.len() <= MAX_PATH_BYTES;
     let begins = ["/", "~", "../", "file:"].iter().any(|start| text.starts_with(start));
     is_line && (begins || text == ".." || text.contains("/../") || text.ends_with("/.."))
 }
 
-/// Reads the assignments of an object `{"A": "x"}`, a list `[{"name": "A", "value": "x"}]` or `["A=x"]`, or a
-/// text `A=x`. An unreadable assignment has an empty name.
+/// Reads assignments of variables: an object `{"A": "x"}`, a list `[{"name": "A", "value": "x"}]` or
+/// `["A=x"]`, or a text `A=x`. An assignment that cannot be read has an empty name.
 fn variables(value: &Value) -> Vec<Variable> {
     match value {
         Value::Null => Vec::new(),
@@ -478,8 +480,8 @@ fn variable(item: &Value) -> Variable {
     }
 }
 
-/// Returns the variable `name`. If the value is not text, it is unknown, because the agent may set another
-/// form of it.
+/// Returns the variable `name`. A value that is not a text is unknown, because it is uncertain which text the
+/// agent sets.
 fn assigned(name: &str, value: &Value) -> Variable {
     match word(value) {
         Some(value) => Variable::new(name, value),

@@ -106,7 +106,7 @@ fn a_part_of_a_name_can_mean_a_command() {
     ] {
         assert_eq!(action("read", &input).command, None, "{input}");
     }
-    // Uses the command itself, not its parsed form.
+    // The command itself counts, and not its parsed form.
     let parsed =
         json!({"command": ["cat", "a"], "parsed_cmd": [{"type": "read", "cmd": "cat a", "path": "a"}]});
     assert!(!matches!(action("read", &parsed).command, Some(Command::Unknown(_))), "{parsed}");
@@ -283,7 +283,7 @@ fn variables_have_many_forms() {
     check(&json!("A=x"), &[("A", "x")]);
     check(&json!(null), &[]);
     check(&json!({}), &[]);
-    // Unreadable assignments have no name.
+    // An assignment that cannot be read has no name.
     check(&json!("A=x B=y"), &[("A", "x B=y")]);
     check(&json!(["A"]), &[("", "\"A\"")]);
     check(&json!([7]), &[("", "7")]);
@@ -336,7 +336,7 @@ fn a_harmless_kind_hides_no_command() {
             }
         }
     }
-    // A readable command does not replace the code next to it.
+    // A readable command does not hide the code in another member.
     let both = action("read", &json!({"command": "ls", "code": "rm -rf x"}));
     assert_eq!(both.command, unknown("rm -rf x"));
 }
@@ -351,6 +351,6 @@ fn a_harmless_kind_stays_harmless_without_a_command() {
     );
     check_kinds("search", &json!({"pattern": "x", "glob": "*.rs", "path": "src"}), &[Kind::Search]);
     check_kinds("search", &json!({"query": "x"}), &[Kind::Search]);
-    // The text of a file.
+    // In an edit, `code` is the text of a file.
     check_kinds("edit", &json!({"path": "a", "code": "x = 1"}), &[Kind::Edit]);
 }

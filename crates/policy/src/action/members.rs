@@ -1,15 +1,15 @@
-//! Members of an input that may accompany a command.
+//! Judges members of an input that accompany a command.
 //!
-//! An agent may mean any member as a part of the command: another shell, a prefix, a second command. So
-//! each member is judged, or is on a list of harmless names, or makes the command unknown. Numbers,
-//! booleans and null are harmless under any name.
+//! An agent may use any member as a part of the command: another shell, a prefix, a second command. So each
+//! member is judged, or has a name that is known to be harmless, or makes the command unknown. Numbers,
+//! booleans and null are harmless in every member.
 
 use serde_json::Value;
 
 use super::commands;
 use super::input::{CONTENT, CWD, DESTINATION, PATH, PATTERN, QUERY, URL, VARIABLES, plain_key};
 
-/// Members with texts for people, of any length.
+/// Members that contain texts for people, of any length.
 const PROSE: &[&str] = &[
     "description",
     "reason",
@@ -31,7 +31,7 @@ const PROSE: &[&str] = &[
     "taskprogress",
     "risklevelreason",
 ];
-/// Members with settings and ids: one word each.
+/// Members that contain settings and ids of one word.
 const SETTINGS: &[&str] = &[
     "id",
     "callid",
@@ -81,31 +81,31 @@ const SETTINGS: &[&str] = &[
     "cols",
     "rows",
 ];
-/// Members with words of a rule that a person may agree to. The action does not depend on them.
+/// Members that propose a rule to a person. The action does not depend on them.
 const PROPOSALS: &[&str] = &["prefixrule", "proposedexecpolicyamendment"];
 const SHELLS: &[&str] =
     &["shell", "shellname", "shellpath", "shellexecutable", "executableshell", "interpreter"];
-/// Members with an object of further members of the same input.
+/// Members that contain an object with further members of the same input.
 const CONTAINERS: &[&str] = &["input", "rawinput", "toolinput", "tool", "approvedexecpolicyamendment"];
-/// Members with the command in parsed form: `[{"type", "cmd", "name", "path", "query"}]`.
+/// Members that contain the command in parsed form: `[{"type", "cmd", "name", "path", "query"}]`.
 const PARSED: &[&str] = &["parsedcmd", "parsedcommand", "parsedcommands", "commandactions"];
 const PARSED_TEXTS: &[&str] = &["name", "query"];
 const VARIABLE_PARTS: &[&str] = &["name", "key", "variable", "value", "val"];
-/// Members with an object whose keys are paths.
+/// Members that contain an object whose keys are paths.
 const BY_PATH: &[&str] = &["changes", "edits", "files"];
 
 const COMMON_SHELLS: &[&str] = &["sh", "bash", "dash", "zsh", "ksh", "mksh"];
 const SHELL_DIRECTORIES: &[&str] = &["/bin/", "/usr/bin/", "/usr/local/bin/", ""];
 
-/// Expected content of a value, by the name of its member.
+/// What a value should contain, according to the name of its member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
-    /// An object of members that are judged by their own names. The outermost value is one.
+    /// An object whose members are judged by their own names, such as the whole input.
     Members,
     Parsed,
-    /// Decisions that a person may make, by name.
+    /// Decisions that a person can make.
     Decisions,
-    /// A part of the command, or its directory. Must be judged in any form.
+    /// A part of the command, or its directory. It must be judged whatever its form is.
     Part,
     /// Paths, URLs and patterns: a text or a list of texts.
     Operands,
@@ -120,20 +120,20 @@ pub(super) enum Role {
     /// One word.
     Setting,
     Shell,
-    /// A member without a known name: only values that are harmless under any name.
+    /// The value of a member whose name is unknown. It must be harmless in every member.
     Unlisted,
-    /// Any value, because it is only reported, or judged as a whole.
+    /// Any value, because the member is only reported, or is judged as a whole.
     Any,
 }
 
-/// The result of comparing a value with its role.
+/// Result of comparing a value with its [`Role`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Finding {
     /// The value is judged or harmless.
     Known,
-    /// The value is harmless if it is written to a file.
+    /// The value is harmless if the agent writes it to a file.
     NeedsFile,
-    /// An agent may mean the value as a part of the command.
+    /// The agent may use the value as a part of the command.
     Unknown,
 }
 
@@ -173,13 +173,13 @@ impl Role {
         }
     }
 
-    /// Judges a value with this role, without its content.
+    /// Judges a value by its role. Values within the value are not judged.
     pub(super) fn check(self, value: &Value) -> Finding {
         let is_known = match (self, value) {
             (_, Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_)) => true,
             (Self::FileText, Value::String(_)) => return Finding::NeedsFile,
             (Self::Members | Self::Parsed | Self::ByPath | Self::Unlisted, Value::String(_)) => false,
-            // A text with a hyphen may be an option of the command.
+            // A text that begins with a hyphen may be an option of the command.
             (Self::Operands | Self::Operand, Value::String(text)) => !text.trim_start().starts_with('-'),
             (Self::Setting, Value::String(text)) => is_word(text),
             (Self::Shell, Value::String(text)) => is_common_shell(text),
@@ -203,7 +203,7 @@ impl Role {
     }
 }
 
-/// Returns the role of a member by its `name` and the `key` that [`plain_key`] makes of it.
+/// Returns the role of a member's value. `key` is the member's `name`, normalized by [`plain_key`].
 fn named(name: &str, key: &str, value: &Value) -> Role {
     let is = |names: &[&str]| names.contains(&key);
     if commands::is_input(key) {
@@ -241,7 +241,8 @@ fn named(name: &str, key: &str, value: &Value) -> Role {
     }
 }
 
-/// Returns `true` if a name is written like environment variables: `PATH` is not the `path` of a tool.
+/// Returns `true` if a name has the form of an environment variable: `PATH` is not the member `path` of a
+/// tool.
 fn is_variable(name: &str) -> bool {
     name.contains(|letter: char| letter.is_ascii_uppercase())
         && !name.contains(|letter: char| letter.is_lowercase())

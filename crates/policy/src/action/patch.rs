@@ -1,4 +1,4 @@
-//! Paths in a patch.
+//! Finds the paths in a patch.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ const STARS: &str = "*** ";
 
 const HEADERS: [&str; 6] = ["+++ ", "--- ", "rename from ", "rename to ", "copy from ", "copy to "];
 
-/// The header with both paths of a file. A change of mode, or an empty file, has no other header.
+/// Header with both paths of a file. A change of mode, or an empty file, has no other header with a path.
 const BOTH: &str = "diff --git ";
 
 pub(super) fn is_patch(text: &str) -> bool {
@@ -17,7 +17,7 @@ pub(super) fn is_patch(text: &str) -> bool {
             .any(|part| text.contains(part))
 }
 
-/// Returns the paths in the headers, without the prefixes `a/` and `b/` of diffs.
+/// Returns the paths in the headers of a patch, without the prefixes `a/` and `b/`.
 pub(super) fn paths(text: &str) -> impl Iterator<Item = PathBuf> {
     text.lines().flat_map(|line| {
         let mut found: Vec<PathBuf> = Vec::new();
@@ -29,7 +29,7 @@ pub(super) fn paths(text: &str) -> impl Iterator<Item = PathBuf> {
         if let Some(names) = line.strip_prefix(BOTH) {
             both(names.trim_end()).iter().for_each(|name| push(bare(name)));
         } else if let Some((_, name)) = line.strip_prefix(STARS).and_then(|rest| rest.split_once(':')) {
-            // Every operation in a header counts.
+            // Every operation that a header names counts.
             push(&unquoted(name.trim()));
         } else if let Some(header) = HEADERS.iter().find(|header| line.starts_with(**header)) {
             let name = line[header.len()..].split('\t').next().unwrap_or_default().trim();
@@ -44,7 +44,7 @@ fn bare(name: &str) -> &str {
     name.strip_prefix("a/").or_else(|| name.strip_prefix("b/")).unwrap_or(name)
 }
 
-/// Returns both names after `diff --git`, which are separated by a space and may contain spaces.
+/// Returns both names in a `diff --git` header. A space separates them, and they may contain spaces.
 fn both(names: &str) -> Vec<String> {
     if names.contains('"') {
         let mut rest = names;
@@ -67,7 +67,7 @@ fn both(names: &str) -> Vec<String> {
         }
         return found;
     }
-    // Both names are equal unless the file is renamed, and a rename has other headers.
+    // If the names differ, the file is renamed, and a rename has other headers with the paths.
     let halves = |at: usize| (bare(&names[..at]), bare(&names[at + 1..]));
     let blanks = || names.match_indices(' ').map(|(at, _)| at);
     let same = blanks().find(|at| halves(*at).0 == halves(*at).1);
@@ -77,7 +77,7 @@ fn both(names: &str) -> Vec<String> {
     }
 }
 
-/// Unquotes a name as written by git: with C escapes in quotation marks if it has unusual characters.
+/// Unquotes a name in the form of git: a name with unusual characters is in quotation marks, with C escapes.
 fn unquoted(name: &str) -> String {
     let Some(inner) = name.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')) else {
         return name.to_owned();

@@ -1,4 +1,4 @@
-//! Words of code and settings in other languages. Each may name a program.
+//! Finds words in code and settings of other languages. Each such word may name a program.
 
 use super::Word;
 use super::git_commands::option_texts;
@@ -14,8 +14,8 @@ pub(super) fn mention(code: &str, mentions: &mut Vec<Word>) {
     mentions.extend(words.take(MAX_MENTIONS + 1).map(Word::known));
 }
 
-/// Adds the words that `sed` may run: after the command `e`, and in the replacement of `s` with the flag
-/// `e`.
+/// Adds words that `sed` may run: after the command `e`, and in the replacement of an `s` command with the
+/// flag `e`.
 fn mention_sed(code: &str, mentions: &mut Vec<Word>) {
     let flags = |text: &&str| {
         let length = text.find(|letter: char| !letter.is_ascii_alphanumeric()).unwrap_or(text.len());
@@ -31,12 +31,12 @@ fn mention_sed(code: &str, mentions: &mut Vec<Word>) {
     }
 }
 
-/// Programs that pass the words after their code to the code.
+/// Programs whose code can use the words after the code.
 const ARGUMENT_TAKERS: &str = "\
     awk gawk mawk nawk busybox perl ruby node nodejs deno bun lua luajit php tclsh wish expect osascript groovy julia \
     rscript guile racket sbcl clisp ocaml elixir erl swift scala";
 
-/// Texts in code that may run one of its words.
+/// Texts which show that code may run one of the words.
 const RUNS: [&str; 18] = [
     "system",
     "exec",
@@ -58,11 +58,11 @@ const RUNS: [&str; 18] = [
     "qx",
 ];
 
-/// Last parts of option names whose value is a program. They apply to all programs.
+/// Last parts of names of options whose value is a program, for all programs.
 const PROGRAM_OPTIONS: &str = "\
     program command cmd script filter wrapper hook exec shell editor pager browser pre rsh ssh launcher runner action";
 
-/// Maximum number of option letters in one word after which a value is considered.
+/// Maximum number of option letters in one word after which the rest may be a value.
 const MAX_BUNDLE_LETTERS: usize = 32;
 
 /// Adds the values of options that name programs, such as `--strip-program` and `-wrapper`.
@@ -79,7 +79,7 @@ fn mention_options(words: &[Word], mentions: &mut Vec<Word>) {
     }
 }
 
-/// Adds possible values after option letters in one word: `-cIcommand`.
+/// Adds the possible values after option letters in the same word: `-cIcommand`.
 fn mention_bundle(text: &str, mentions: &mut Vec<Word>) {
     let Some(letters) = text.strip_prefix('-').filter(|letters| !letters.starts_with('-')) else { return };
     let is_letter = |(_, letter): &(usize, char)| letter.is_ascii_alphanumeric();
@@ -87,23 +87,23 @@ fn mention_bundle(text: &str, mentions: &mut Vec<Word>) {
     behind.for_each(|(at, _)| mention(&letters[at + 1..], mentions));
 }
 
-/// Returns `true` if the words after this one may be programs: the word is code that runs something, or has
-/// an option letter that takes a program.
+/// Returns `true` if the words after this one may be programs, because this word is code that runs something,
+/// or has an option letter that takes a program.
 fn runs_words_behind(program: &str, word: &Word, is_first: bool) -> bool {
     let takes = listed(ARGUMENT_TAKERS, program) || program.starts_with("py");
     let archives = listed("tar bsdtar gtar", program);
-    // The first word of `tar` needs no hyphen.
+    // The first word of `tar` contains option letters, even without a hyphen.
     let letters = word.text.strip_prefix('-').or(is_first.then_some(word.text.as_str()));
     takes && RUNS.iter().any(|sign| word.text.contains(sign))
         || archives
             && letters.is_some_and(|letters| !letters.starts_with('-') && letters.contains(['I', 'F']))
 }
 
-/// Adds the words of all code and commands among the words of programs that have a language of their own.
+/// Adds the words in code and commands that are arguments of programs with their own language.
 pub(super) fn mention_code(words: &[Word], starts: &[usize], git: bool, mentions: &mut Vec<Word>) {
     let signs =
         |text: &str| text.contains(|letter: char| !letter.is_alphanumeric() && !"_./+-@%".contains(letter));
-    // Every assignment counts, because no list of variables with commands is complete.
+    // Every assignment counts, because no list of variables that contain commands is complete.
     let given = words.iter().take(MAX_PREFIXED_WORDS).filter_map(assigned);
     for (_, value) in given.filter(|(name, _)| !listed(LOCATIONS, name)) {
         mention(value, mentions);
@@ -145,7 +145,7 @@ pub(super) fn mention_code(words: &[Word], starts: &[usize], git: bool, mentions
     }
 }
 
-/// Returns texts that git passes to a shell: after words such as `--exec`, and aliases that begin with an
+/// Returns texts that git passes to a shell: after words such as `--exec`, and in aliases that begin with an
 /// exclamation mark.
 pub(super) fn git_texts(words: &[Word]) -> Vec<String> {
     let behind =
@@ -156,7 +156,7 @@ pub(super) fn git_texts(words: &[Word]) -> Vec<String> {
     let texts = behind
         .filter(|text| text.contains([' ', ';', '&', '|', '$', '`']))
         .chain(within.map(|(_, text)| text));
-    // Many settings are shell commands.
+    // The values of many git settings are shell commands.
     let settings = words.windows(2).filter(|pair| pair[0].text == "-c" || pair[0].text.contains('.'));
     let settings =
         settings.map(|pair| pair[1].text.split_once('=').map_or(pair[1].text.as_str(), |(_, value)| value));

@@ -1,32 +1,32 @@
-//! Programs with a language of their own that read code from a file or from their input.
+//! Programs with their own language that read code from a file or from their input.
 
 use super::Word;
 use super::listed;
 use super::unknown_code::{Source, is_script};
 
-/// Sources of a program's code.
+/// Where a program reads its code from.
 struct CodeReader {
     programs: &'static str,
     flags: &'static str,
-    /// Options whose value is code, and options with which no code is needed.
+    /// Options whose value is code, and options that make code unnecessary.
     texts: &'static str,
     long_texts: &'static [&'static str],
-    /// Options whose value is a file of code.
+    /// Options whose value is a file that contains code.
     files: &'static str,
     long_files: &'static [&'static str],
     operands: Operands,
 }
 
-/// Meaning of the words that are not options.
+/// What the words of a program that are not options mean.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Operands {
-    /// Code first, unless an option gives the code; then data.
+    /// First code, unless an option contains the code, and after that data.
     Data,
-    /// Names, which are not code.
+    /// Names that are not code.
     Names,
-    /// A name, followed by code.
+    /// First a name, and after that code.
     NameAndCode,
-    /// Files of code.
+    /// Files that contain code.
     Files,
 }
 
@@ -98,7 +98,7 @@ const READERS: &[CodeReader] = &[
 
 const SQLITE_VALUES: &str = "-cmd -init -separator -nullvalue -newline -vfs -maxsize -mmap";
 
-/// Returns the source of the code of a program with these words.
+/// Returns where a program that is run with these words reads its code from.
 pub(super) fn code_source(program: &str, words: &[Word]) -> Source {
     let reader = READERS.iter().find(|reader| listed(reader.programs, program));
     reader.map_or(Source::Words, |reader| reader.source(words))
@@ -140,7 +140,7 @@ impl CodeReader {
         if reads { Source::Input } else { Source::Words }
     }
 
-    /// Returns the file of code that an option names, in the same word or in the `next`.
+    /// Returns the file of code that an option names, in the word of the option or in the `next` word.
     fn code_file(&self, word: &Word, next: Option<&Word>) -> Option<Word> {
         let text = word.text.as_str();
         let value = |value: &str| Word { text: value.to_owned(), ..word.clone() };
@@ -163,7 +163,8 @@ impl CodeReader {
             || self.after_flags(&word.text, self.texts).is_some()
     }
 
-    /// Returns the text after the first of `letters` in a word of options, if only flags precede it.
+    /// Returns the text after the first of `letters` in a word of option letters. Only flags may precede that
+    /// letter.
     fn after_flags<'a>(&self, text: &'a str, letters: &str) -> Option<&'a str> {
         let options = text.strip_prefix('-').filter(|options| !options.starts_with('-'))?;
         let end = options.find(|letter: char| !self.flags.contains(letter))?;

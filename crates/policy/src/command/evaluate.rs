@@ -16,7 +16,7 @@ pub(super) fn evaluates(part: &Part, variables: &Variables) -> bool {
     part.in_shell
         && part.starts.iter().filter_map(|start| part.words.get(*start..)?.split_first()).any(
             |(program, words)| {
-                // Only a name without a directory is a builtin.
+                // A name that includes a directory never stands for a builtin.
                 program.open.is_none() && judge.evaluates(&program.text, words)
             },
         )
@@ -64,7 +64,7 @@ impl Judge<'_> {
         }
     }
 
-    /// Returns `true` if a word is a number, or an expression of numbers.
+    /// Returns `true` if a word is a number, or an arithmetic expression that contains only numbers.
     fn is_sum(&self, word: &Word) -> bool {
         match self.variables.value(word) {
             Value::Number => true,
@@ -72,7 +72,7 @@ impl Judge<'_> {
         }
     }
 
-    /// Returns `true` if the word may contain a subscript that runs something.
+    /// Returns `true` if the word may contain a subscript that runs a command.
     fn hides(&self, word: &Word) -> bool {
         match word.open {
             None => word.text.contains('['),
@@ -91,7 +91,7 @@ impl Judge<'_> {
                 !number(at.checked_sub(1)) || !number(Some(at + 1))
             }
             text if word.open.is_none() && text.contains('[') && text.contains(['$', '`']) => true,
-            // A word that is split may become an operator and its operand. Two words may, too.
+            // A shell may split the word into an operator and its operand. Two such words may be split, too.
             _ => {
                 let two = open(at) && open(at + 1) && (unknown(at) || unknown(at + 1));
                 !conditional && (two || unknown(at) && word.splits.is_some())
@@ -110,7 +110,7 @@ impl Judge<'_> {
                 break;
             }
             if option.open.is_some() {
-                // The word may be an option that contains a variable name.
+                // The word may be an option followed by the name of a variable.
                 return self.variables.value(option) == Value::Unknown;
             }
             match (option.text.as_str(), rest) {
@@ -122,7 +122,7 @@ impl Judge<'_> {
         }
         let Some((format, values)) = words.split_first() else { return false };
         let texts = format.open.is_none() && takes_texts(&format.text);
-        // Some shells replace a name by its number.
+        // Some shells use the number that a variable contains instead of the variable's name.
         let named = |value: &Word| value.open.is_none() && self.variables.is_assigned_text(&value.text);
         !texts && values.iter().any(|value| self.variables.value(value) == Value::Unknown || named(value))
     }
@@ -139,7 +139,7 @@ impl Judge<'_> {
             });
             let calls = word.is_option() && word.text.contains('[')
                 || word.is_option() && !word.text.starts_with("--") && word.text.contains('C');
-            // Some shells evaluate these numbers.
+            // Some shells evaluate the numbers in these words.
             let valued = word.open.is_some() || word.text.contains('[');
             calls || is_value && valued || !is_value && !word.is_option() && !is_identifier(word)
         })
@@ -157,7 +157,7 @@ impl Judge<'_> {
             }
             let Some((name, value)) = word.text.split_once('=') else { return true };
             let named = is_name(name.strip_suffix('+').unwrap_or(name)) && is_assignment(&word.text);
-            // The value of an array may be passed as one word, which is then evaluated.
+            // All values of an array may be passed as one word, and the command evaluates that word.
             let listed = value.trim_start().starts_with('(') && !word.holes.iter().any(|hole| hole == "(…)");
             let known = word.open.is_none();
             let evaluated = match known {

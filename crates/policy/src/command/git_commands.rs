@@ -1,4 +1,4 @@
-//! Commands that git's subcommands take among their words and run.
+//! Commands that git runs because they are among the words of a subcommand.
 
 use super::{Word, listed};
 
@@ -7,11 +7,12 @@ struct CommandOptions {
     subcommands: &'static str,
     /// Option letters whose value is a command.
     letters: &'static str,
-    /// Other option letters with a value, which end a word of letters.
+    /// Other option letters that take a value. In a word of option letters, the rest after such a letter is
+    /// the value.
     others: &'static str,
-    /// Long options whose value is a command, in any abbreviation.
+    /// Long options whose value is a command. Any abbreviation counts.
     names: &'static str,
-    /// `true` if a value must be in the same word.
+    /// `true` if the value of an option must be in the same word as the option.
     is_attached: bool,
 }
 
@@ -43,10 +44,11 @@ const OPTIONS: &[CommandOptions] = &[
 const FILTERS: &str = "\
     setup subdirectory-filter env-filter tree-filter index-filter parent-filter msg-filter commit-filter tag-name-filter";
 
-/// Nested subcommands that are followed by options and a command.
+/// Nested subcommands after which options and a command follow.
 const RUNNERS: &str = "foreach run";
 
-/// Returns the texts that git passes to a shell because of an option or a runner.
+/// Returns the texts that git passes to a shell, because an option or a subcommand of [`RUNNERS`] precedes
+/// them.
 pub(super) fn option_texts(words: &[Word]) -> Vec<&str> {
     let mut texts = Vec::new();
     for table in OPTIONS {
@@ -64,20 +66,20 @@ pub(super) fn option_texts(words: &[Word]) -> Vec<&str> {
             }
         }
     }
-    // A single word is a program, which is judged at its own index.
+    // A command of a single word is a program, which is judged separately.
     let lines = runner_starts(words).map(|at| words[at].text.as_str());
     texts.extend(lines.filter(|text| text.contains([' ', ';', '&', '|', '$', '`', '\n'])));
     texts
 }
 
-/// Returns the indexes of the commands after [`RUNNERS`].
+/// Returns the indexes at which the commands after [`RUNNERS`] begin.
 pub(super) fn runner_starts(words: &[Word]) -> impl Iterator<Item = usize> + '_ {
     let runners = words.iter().enumerate().filter(|(_, word)| listed(RUNNERS, &word.text));
     runners.filter_map(|(at, _)| (at + 1..words.len()).find(|at| !words[*at].is_option()))
 }
 
-/// Returns the command in the word of an option. Empty if the command is the next word; `None` if the word
-/// is not such an option.
+/// Returns the command in the word of an option. The result is empty if the next word is the command, and
+/// `None` if the word is no such option.
 fn value<'a>(word: &'a str, table: &CommandOptions) -> Option<&'a str> {
     if let Some(long) = word.strip_prefix("--") {
         let (name, value) = long.split_once('=').unwrap_or((long, ""));

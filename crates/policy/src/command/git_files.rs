@@ -1,24 +1,24 @@
-//! Files that git changes although no word names them: its configuration and its hooks.
+//! Files that git changes even if no word names them: its configuration and its hooks.
 
 use super::lexer::is_assignment;
 use super::{Part, Word, listed};
 
-/// Options of git itself whose value is the next word.
+/// Options of git itself that take the next word as their value.
 const GLOBAL_VALUES: &str =
     "-C -c --git-dir --work-tree --namespace --exec-path --super-prefix --config-env --attr-source";
 
-/// Options of `git config` whose value is the next word.
+/// Options of `git config` that take the next word as their value.
 const CONFIG_VALUES: &str = "-f --file --blob --type -t --default --comment --value --url";
 
-/// Options with which `git config` reads, including abbreviations.
+/// Options with which `git config` only reads. Longer options that begin like these also count.
 const CONFIG_READS: [&str; 3] = ["--get", "--list", "-l"];
 
-/// Options with which `git config` always changes something.
+/// Options with which `git config` changes a file.
 const CONFIG_WRITES: [&str; 7] =
     ["--add", "--replace-all", "--unset", "--unset-all", "--rename-section", "--remove-section", "--edit"];
 
-/// Returns the files that a git command of this part changes although no word names them, relative to its
-/// working directory.
+/// Returns the files that a git command of this part changes although no word names them. The paths are
+/// relative to the command's working directory.
 pub(crate) fn git_files(part: &Part) -> Vec<String> {
     let mut files = Vec::new();
     for start in &part.starts {
@@ -69,13 +69,13 @@ fn changed(words: &[Word], all: &[Word]) -> Vec<String> {
     }
 }
 
-/// Returns `true` if the word at this index copies files of another directory into a new repository.
+/// Returns `true` if the word at this index makes git copy files of another directory into a new repository.
 fn takes_template((at, word): (usize, &Word), words: &[Word]) -> bool {
     let (name, value) = match word.text.split_once('=') {
         Some((name, value)) => (name, Some(value)),
         None => (word.text.as_str(), words.get(at + 1).map(|next| next.text.as_str())),
     };
-    // `--te` may abbreviate `--template`, and no other harmful option.
+    // `--te` can be an abbreviation of `--template`, and no other harmful option begins with it.
     name.len() > 3 && "--template".starts_with(name) && value.is_some_and(|value| !value.is_empty())
 }
 
@@ -95,7 +95,7 @@ fn configured(words: &[Word], repository: &str) -> Vec<String> {
             || word.text.starts_with("--blob=")
             || word.text.starts_with("-f")
     };
-    // The words name the file.
+    // If an option names the configuration file, the file is one of the words.
     if words.iter().any(names_file) {
         return Vec::new();
     }

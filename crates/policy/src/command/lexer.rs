@@ -1,8 +1,8 @@
 //! Lexer for the common syntax of Bourne-like shells.
 //!
-//! It makes one pass with a stack of open constructs; only text in backticks is read separately. In doubt a
-//! word counts as open, a part as not sure, and a possible command as a command. A text that shells may
-//! read differently is `broken`: every part of it may then be any program.
+//! The lexer makes one pass with a stack of open constructs; only text in backticks is read separately. In
+//! doubt, a word counts as open, a part as not sure, and a text that may be a command as a command. A text
+//! that shells may read differently is `broken`: every part of the text may then be any program.
 
 mod arithmetic;
 mod cases;
@@ -17,15 +17,15 @@ pub(super) use cases::{DECLARERS, is_assignment, is_name};
 use operand::{Filling, Operand};
 use redirect::{Redirect, Waiting};
 
-/// One simple command. Its prefixes and nested shells are not resolved yet.
+/// One simple command. Its prefixes, and commands in nested shells, are not resolved yet.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Raw {
     pub(super) words: Vec<Word>,
     pub(super) writes: Vec<Word>,
     pub(super) reads: Vec<Word>,
-    /// Indexes of words at which another program may start.
+    /// Indexes of words at which another program may begin.
     pub(super) starts: Vec<usize>,
-    /// Values of arrays, which another command may receive as words.
+    /// Values of arrays. Another command may receive them as words.
     pub(super) literals: Vec<Word>,
     pub(super) sure: bool,
     pub(super) input: Input,
@@ -33,10 +33,10 @@ pub(super) struct Raw {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Input {
-    /// The input of the surrounding construct.
+    /// The same input as the construct around the command.
     #[default]
     Inherited,
-    /// A literal here-document, or nothing.
+    /// A literal here-document, or no input.
     Known,
     /// A file, a descriptor, or the output of another command.
     Unknown,
@@ -46,27 +46,27 @@ pub(super) enum Input {
 pub(super) struct Document {
     pub(super) text: String,
     pub(super) open: bool,
-    /// Alternatives with the operands of the expansions in the text.
+    /// Alternatives of the text in which expansions have the value of their operand.
     pub(super) others: Vec<TextPattern>,
-    /// Words of the receiving command before the document.
+    /// Words before the here-document of the command that receives the document.
     pub(super) receiver: Vec<Word>,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Lexed {
     pub(super) parts: Vec<Raw>,
-    /// Input texts of commands. They may be commands themselves.
+    /// Here-documents and other input texts of commands. A text may contain commands itself.
     pub(super) documents: Vec<Document>,
     pub(super) sums: Vec<String>,
-    /// Variables assigned by `${x:=…}`.
+    /// Variables that expansions such as `${x:=…}` assign.
     pub(super) assigned: Vec<String>,
-    /// Variables whose value is a variable name.
+    /// Variables whose value is used as the name of another variable.
     pub(super) followed: Vec<String>,
-    /// `true` if there is one part, which consists of words only.
+    /// `true` if the text is a single command that consists of words only.
     pub(super) plain: bool,
-    /// `true` if the text cannot be read with certainty.
+    /// `true` if shells may read the text differently.
     pub(super) broken: bool,
-    /// `true` if reading was abandoned because too many constructs are open at once.
+    /// `true` if reading stopped early because too many constructs were open.
     pub(super) lost: bool,
 }
 
@@ -81,7 +81,7 @@ enum Open {
 enum Quote {
     Double,
     Parameter,
-    /// A here-document in which variables are expanded.
+    /// A here-document in which the shell expands variables.
     Document,
 }
 
@@ -89,13 +89,13 @@ enum Quote {
 struct Frame {
     open: Open,
     quotes: Vec<Quote>,
-    /// Number of open quotes that are not part of parameters.
+    /// Number of open quotes outside of `${…}`.
     strict_quotes: usize,
     operands: Vec<Operand>,
     word: Option<Building>,
     raw: Raw,
     redirect: Option<Redirect>,
-    /// The redirected descriptor, if a name or number is given.
+    /// The name or number of the redirected descriptor, if the redirection has one.
     descriptor: Option<String>,
     cases: Vec<Case>,
     condition: bool,
@@ -128,7 +128,7 @@ impl Frame {
         Some(quote)
     }
 
-    /// Returns `true` if the next word may be a keyword.
+    /// Returns `true` if the next word may be a keyword of the shell.
     fn at_command(&self) -> bool {
         const LEADS: &str = "! { if then else elif do while until time -p coproc";
         const MAX_LEADING_WORDS: usize = 16;
@@ -150,20 +150,21 @@ struct Building {
     units: Vec<PatternUnit>,
     open: bool,
     quoted: bool,
-    /// `true` if the rest of the word belongs to a construct that was understood only partly.
+    /// `true` if a construct was understood only partly, and the rest of the word belongs to it.
     swallows: bool,
     /// Position at which the shell may split the word.
     splits: Option<usize>,
     holes: Vec<String>,
-    /// Words of a list in braces, if the list is the whole word.
+    /// Words of a list in braces. Empty unless the whole word is such a list.
     several: Vec<String>,
     fillings: Vec<Filling>,
 }
 
-/// Maximum nesting depth of texts, such as backticks in backticks.
+/// Maximum nesting depth of texts that are read separately, such as backticks within backticks.
 const MAX_DEPTH: usize = 8;
 
-/// Maximum number of open constructs. The work at the end of a text, and for each construct, grows with it.
+/// Maximum number of open constructs. The work for each construct, and at the end of a text, grows with this
+/// number.
 const MAX_OPEN: usize = 256;
 
 pub(super) fn lex(text: &str) -> Lexed {
@@ -176,8 +177,8 @@ fn lex_within(text: &str, depth: usize) -> Lexed {
     }
     let text = text.trim_matches([' ', '\t', '\n']);
     let mut lexed = Lexer::new(text, depth).run();
-    // A shell removes a line continuation before anything else. Each nested level doubles the work, so
-    // deeper levels are not tried.
+    // A shell removes line continuations before it reads the text. Each nested level doubles the work, so
+    // texts at deeper levels are not read with their continuations removed.
     if text.contains("\\\n") && depth > 1 {
         lexed.broken = true;
     } else if text.contains("\\\n") {
@@ -232,7 +233,7 @@ impl Lexer {
         self.finish()
     }
 
-    /// Reads to the end, or until too many constructs are open.
+    /// Reads to the end of the text, or until too many constructs are open.
     fn read_on(&mut self) {
         while self.at < self.chars.len() && !self.done.lost {
             self.step();
@@ -241,7 +242,7 @@ impl Lexer {
         }
     }
 
-    /// Reads the expansions in a document, in which quotes have no meaning.
+    /// Reads the expansions in a here-document, in which quotes have no meaning.
     fn expansions(text: &str, depth: usize) -> (Lexed, Vec<TextPattern>) {
         if depth > MAX_DEPTH {
             return (Lexed { broken: true, ..Lexed::default() }, Vec::new());
@@ -280,7 +281,7 @@ impl Lexer {
         }
     }
 
-    /// Adds an expansion. `breaks` is `true` if it may become several words.
+    /// Adds an expansion with an unknown value. `breaks` is `true` if the value may be several words.
     fn unknown(&mut self, unit: PatternUnit, written: &str, breaks: bool) {
         self.done.plain = false;
         let is_operand = self.add_to_operand(unit);
@@ -304,7 +305,7 @@ impl Lexer {
         self.frames.push(Frame::new(open));
     }
 
-    /// Returns `true` if an expansion at this position is split at blanks.
+    /// Returns `true` if the shell splits the value of an expansion at this position.
     fn is_bare(&mut self) -> bool {
         self.frame().quotes.is_empty()
     }
@@ -312,7 +313,7 @@ impl Lexer {
     fn step(&mut self) {
         let letter = self.chars[self.at];
         if letter == '\0' {
-            // A NUL cannot be passed to a program. Shells may join the text around it.
+            // A program cannot receive a NUL, and some shells join the text around it.
             self.broken = true;
             self.at += 1;
             return;
@@ -351,10 +352,10 @@ impl Lexer {
         }
     }
 
-    /// Reads a character between `${` and `}`: the value is unknown, but it may contain commands.
+    /// Reads a character between `${` and `}`. The value is unknown, but the text may contain commands.
     fn in_parameter(&mut self, letter: char) {
         self.at += 1;
-        // Shells differ in quotes inside of quotes.
+        // Shells read quotes within quotes differently.
         let nested = self.frame().strict_quotes > 0;
         match letter {
             '}' => {
@@ -403,7 +404,7 @@ impl Lexer {
                 self.end_word();
                 self.at += 1;
                 self.at += usize::from(self.peek(0) == Some('>'));
-                // Some shells read a separator and a redirection here, so a program may follow.
+                // Some shells read a separator and a redirection here, after which a program may begin.
                 let words = self.frame().raw.words.len();
                 self.frame().raw.starts.push(words);
                 self.redirect(Redirect::Write);
@@ -439,7 +440,7 @@ impl Lexer {
             '?' => self.unknown(PatternUnit::One, "?", false),
             '[' => self.bracket(),
             '{' => self.brace(),
-            // zsh inserts the path of the program.
+            // zsh replaces `=program` by the path of the program.
             '=' if self.frame().word.is_none() && self.peek(0).is_some_and(char::is_alphanumeric) => {
                 self.unknown(PatternUnit::Many, "=", false);
             }
@@ -452,7 +453,7 @@ impl Lexer {
         self.broken |= self.frame().condition;
         let nested = self.frames.len() > 1;
         while let Some(next) = self.peek(0).filter(|next| *next != '\n') {
-            // Older shells end a substitution at this parenthesis.
+            // Older shells end a command substitution at this parenthesis.
             self.broken |= nested && next == ')';
             self.at += 1;
         }
@@ -495,7 +496,7 @@ impl Lexer {
         self.redirected(redirect, word, quoted);
     }
 
-    /// Adds a word to the command, and handles keywords.
+    /// Adds a word to the current command. Handles keywords.
     fn add(&mut self, word: Word, quoted: bool) {
         let frame = self.frame();
         let keyword = !quoted && word.open.is_none() && frame.at_command();
@@ -517,8 +518,8 @@ impl Lexer {
         self.end_part();
     }
 
-    /// Continues a condition after an operator. In a shell without conditions a program starts there; after
-    /// `&&` it does not run, because the first command has failed.
+    /// Continues a condition after an operator. In a shell without `[[`, a program begins after the operator.
+    /// After `&&` no program is run, because the command `[[` has failed.
     fn go_on(&mut self, operator: char) {
         if self.frame().condition {
             let negated =

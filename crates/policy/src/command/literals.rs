@@ -1,34 +1,34 @@
 //! Here-documents whose words may become words of a command, or that are code for a program.
 //!
-//! Most documents are only written or shown, and may mention any path. They count if a command makes words
-//! of its input (`read`, `xargs`), if the output of a command becomes a word, or if a program reads code or
-//! a list of files from its input.
+//! Most here-documents are only written or shown, and may mention any path. A here-document counts if a
+//! command makes words of its input (`read`, `xargs`), if the output of a command becomes a word, or if a
+//! program reads code or a list of files from its input.
 
 use super::lexer::Document;
 use super::programs::{FEEDERS, has_code};
 use super::{Literal, Part, Word, listed};
 
-/// Programs that assign their input to variables.
+/// Programs that store their input in variables.
 const READERS: &str = "read mapfile readarray vared";
 
-/// Programs that open files named in their input, except programs that have a language of their own.
+/// Programs that open files which their input names. Programs with their own language are not listed.
 const LIST_READERS: &str = "\
     7z 7za 7zz bsdcpio bsdtar c++ cc clang clang++ cpio cpp du g++ gcc gtar m4 nasm pax rsync sort tar wc wget curl zip \
     gpg openssl tcc xz gzip";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum DocumentUse {
-    /// Only shown or written.
+    /// The document is only shown or written.
     Shown,
-    /// May become one word as a whole.
+    /// The whole document may become one word.
     OneWord,
-    /// May become several words.
+    /// The document may become several words.
     Words,
-    /// Code, or a list of files.
+    /// The document is code, or a list of files.
     Code,
 }
 
-/// Returns the words of `documents` that a command of these parts may receive.
+/// Returns the words of `documents` that a command in `parts` may receive.
 pub(super) fn from_documents(documents: &[Document], parts: &[Part]) -> Vec<Literal> {
     let runs = |part: &Part, list: &str| part.programs().any(|name| listed(list, &name));
     let reads = parts.iter().any(|part| part.fed || runs(part, READERS) || runs(part, FEEDERS));
@@ -59,10 +59,10 @@ pub(super) fn from_documents(documents: &[Document], parts: &[Part]) -> Vec<Lite
     literals
 }
 
-/// Returns `true` if the command reads code or a list of files from its input. `None` if the command is
-/// unknown.
+/// Returns `true` if the command with these words reads code or a list of files from its input. `None` if the
+/// command is unknown.
 fn receiver_takes_code(words: &[Word]) -> Option<bool> {
-    // The word that ends a compound command does not show the commands in it.
+    // The document follows the end of a compound command, which does not show the commands inside.
     const ENDS: &str = "} done fi esac ) ]]";
     let last = words.last()?;
     if listed(ENDS, &last.text) || words.iter().all(|word| super::lexer::is_assignment(&word.text)) {

@@ -1,11 +1,12 @@
-//! Commands that use the network, by their names.
+//! Recognizes commands that use the network, by the names of their programs.
 
 use std::sync::LazyLock;
 
 use super::pattern::CommandPattern;
 use super::{Script, split};
 
-/// Programs: only the name, or with those subcommands that use the network.
+/// Programs that use the network, each with the subcommands that do. Without subcommands in this list, every
+/// use counts.
 const LIST: &[(&str, &[&str])] = &[
     ("curl", &[]),
     ("wget", &[]),
@@ -185,7 +186,7 @@ static PATTERNS: LazyLock<Vec<(&str, Vec<CommandPattern>)>> = LazyLock::new(|| {
         .collect()
 });
 
-/// Returns `true` if a part of the command is, or may be, on the list.
+/// Returns `true` if a part of the command is, or may be, one of the listed programs.
 pub(crate) fn uses_network(script: &Script) -> bool {
     script.lost
         || script.parts.iter().any(|part| {
@@ -209,7 +210,7 @@ pub(crate) fn uses_network(script: &Script) -> bool {
         })
 }
 
-/// Returns `true` if `name` is the program, or a separate program for one of its subcommands.
+/// Returns `true` if `name` is the program, or a program of its own for one of the subcommands.
 fn is_or_begins(name: &str, program: &str) -> bool {
     name.strip_prefix(program).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
 }

@@ -6,7 +6,7 @@ use super::subcommands::may_mean;
 use super::{Part, Word};
 use crate::text_pattern::{Case, PatternUnit, TextPattern};
 
-/// Directories whose program names are trusted.
+/// Directories whose programs are known by their names.
 const TRUSTED: [&str; 7] = [
     "/bin/",
     "/usr/bin/",
@@ -17,14 +17,13 @@ const TRUSTED: [&str; 7] = [
     "/opt/local/bin/",
 ];
 
-/// Maximum number of words that are examined after a program if all of them may be options and their
-/// values.
+/// Maximum number of words after a program that are examined if all of them may be options and their values.
 const MAX_NAME_DISTANCE: usize = 256;
 
-/// Words in which a command is searched from several starts.
+/// The words of a part, in which a pattern is searched from several starts.
 struct Line<'a> {
     words: &'a [Word],
-    /// See [`CommandPattern::last_option`]. Computed once for all starts.
+    /// Result of [`CommandPattern::last_option`], computed once for all starts.
     last_option: OnceCell<Option<usize>>,
 }
 
@@ -34,7 +33,7 @@ impl<'a> Line<'a> {
     }
 }
 
-/// Words with `*` in them; `**` at the end matches any further words.
+/// A command in a rule: words in which `*` stands for any text. `**` at the end stands for any further words.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CommandPattern {
     words: Vec<TextPattern>,
@@ -61,8 +60,8 @@ impl CommandPattern {
         })
     }
 
-    /// Returns `true` if the part is certainly this command: all its words match, or the first of them if
-    /// `begins`.
+    /// Returns `true` if the part is certainly this command: all its words match, or only the first ones if
+    /// `begins` is set.
     pub(crate) fn covers(&self, part: &Part, begins: bool) -> bool {
         let fits = |argv: &[Word]| {
             let enough = if self.open_end || begins {
@@ -78,20 +77,20 @@ impl CommandPattern {
         part.sure && !part.wild && (fits(&part.words) || fits(part.argv()))
     }
 
-    /// Returns `true` if `word` runs the program of this pattern, and not a program of the same name in
-    /// another directory.
+    /// Returns `true` if `word` certainly runs the program of this pattern. A program with the same name in
+    /// another directory does not count.
     fn is_program(&self, word: &Word) -> bool {
         let name = TRUSTED
             .iter()
             .find_map(|directory| word.text.strip_prefix(directory))
             .filter(|name| !self.texts[0].contains('/') && !name.contains('/'))
             .unwrap_or(&word.text);
-        // A `*` in a program name does not match a slash.
+        // A `*` in a pattern of a program name does not match a slash.
         (!name.contains('/') || self.texts[0].contains('/')) && is_word(&Word::known(name), &self.words[0])
     }
 
-    /// Returns `true` if the part may be this command. There may be further words, options between its
-    /// words, and programs around it.
+    /// Returns `true` if the part may be this command. Further words, options between the words, and programs
+    /// around the command do not matter.
     pub(crate) fn touches(&self, part: &Part) -> bool {
         if part.wild {
             return true;
@@ -112,8 +111,8 @@ impl CommandPattern {
         })
     }
 
-    /// Returns `true` if the words from `start` on may begin as this command. `names` are the indexes of
-    /// the pattern's names.
+    /// Returns `true` if the words from index `start` on may be this command. `names` contains the indexes of
+    /// words in the pattern that are not options.
     fn may_start(&self, line: &Line<'_>, start: usize, names: &[usize]) -> bool {
         let Some((program, rest)) = line.words.get(start..).and_then(<[Word]>::split_first) else {
             return false;
@@ -126,7 +125,7 @@ impl CommandPattern {
             return true;
         }
         let has_options = || {
-            // For every start before the last word from which all options are found, all options follow.
+            // All options of the pattern follow any start up to this index.
             let last = *line.last_option.get_or_init(|| self.last_option(line.words));
             last.is_none_or(|last| start < last)
         };
@@ -137,7 +136,7 @@ impl CommandPattern {
                 && has_options()
     }
 
-    /// Returns the indexes of the pattern's words that are neither the program nor options.
+    /// Returns the indexes of the pattern's words other than the program and options.
     fn names(&self) -> Vec<usize> {
         (1..self.words.len()).filter(|at| !self.is_option(*at)).collect()
     }
@@ -146,7 +145,8 @@ impl CommandPattern {
         self.texts[at].len() > 1 && self.texts[at].starts_with('-')
     }
 
-    /// Returns `true` if the program accepts `typed` for the word at `at`, which is the name at `position`.
+    /// Returns `true` if the program accepts `typed` instead of the word at index `at`, which is the
+    /// subcommand with the number `position`.
     fn has_other_name(&self, at: usize, position: usize, typed: &str) -> bool {
         let program = self.texts[0].rsplit('/').next().unwrap_or_default();
         may_mean(&program.to_ascii_lowercase(), typed, &self.texts[at], position)
@@ -156,8 +156,8 @@ impl CommandPattern {
         base(&self.words[0]).meets(&run(program), Case::Same)
     }
 
-    /// Returns `true` if the program may be this pattern's program joined with the following word, as in
-    /// `git-push`. For git this is known; for other programs it is assumed if one has this name.
+    /// Returns `true` if the program may be the pattern's program joined with the next word, such as
+    /// `git-push`. For git this is known. For other programs it is assumed if a program has this name.
     fn may_be_joined(&self, program: &Word, name: Option<&usize>) -> bool {
         let mut joined = base(&self.words[0]);
         let git = joined.text().is_some_and(|text| text.eq_ignore_ascii_case("git"));
@@ -170,15 +170,15 @@ impl CommandPattern {
         joined.meets(&run(program), Case::Same)
     }
 
-    /// Returns the last index from which all options of this pattern are found. `None` if they are not
-    /// found.
+    /// Returns the last index from which on all options of this pattern are found. `None` if an option is
+    /// missing.
     fn last_option(&self, words: &[Word]) -> Option<usize> {
         let options = (1..self.words.len()).filter(|at| self.is_option(*at));
         options.map(|at| self.last_of_option(words, at).unwrap_or(0)).min()
     }
 
-    /// Returns the last of `words` that may be the option of this pattern. The option may be abbreviated,
-    /// have a value, or be among others.
+    /// Returns the index of the last of `words` that may be the option at index `at` of this pattern. The
+    /// option may be abbreviated, have a value, or be one of several letters.
     fn last_of_option(&self, words: &[Word], at: usize) -> Option<usize> {
         let (wanted, pattern) = (&self.texts[at], &self.words[at]);
         let short: Option<Vec<char>> = wanted
@@ -200,15 +200,15 @@ impl CommandPattern {
                 || pattern.meets(&TextPattern::exact(name), Case::Different)
                 || name.len() > 3 && name.starts_with("--") && wanted.starts_with(name)
         };
-        // The letters may be in several words, so the first missing one decides.
+        // The option letters may be in several words. The letter that is found first from the end decides.
         let letters = short.and_then(|letters| letters.iter().map(last_letter).min().flatten());
         words.iter().rposition(is_option).max(letters)
     }
 
-    /// Returns `true` if the other words may occur in this order, with only options and their values
-    /// between them.
+    /// Returns `true` if the words with the indexes `names` may occur in `rest` in this order, with only
+    /// options and their values between them.
     fn may_have_names(&self, rest: &[Word], names: &[usize]) -> bool {
-        // `found[n]` is `true` if the first n names may have been found so far.
+        // `found[n]` is `true` if the first `n` names may have been found up to the current word.
         let mut found = vec![false; names.len() + 1];
         found[0] = true;
         for (at, word) in rest.iter().enumerate() {
@@ -218,7 +218,7 @@ impl CommandPattern {
             if !found.contains(&true) {
                 return false;
             }
-            // Words further away are not examined for each start, so they count as possible matches.
+            // Words at a greater distance are not examined, and count as possible matches.
             if at > MAX_NAME_DISTANCE || found[names.len()] {
                 return true;
             }
@@ -235,7 +235,7 @@ impl CommandPattern {
                 }
                 found[count] &= skips;
             }
-            // The word may be split into several, of which only the first matches.
+            // The shell may split the word. Then only its first part would have to match.
             if word.splits.is_some() && found.contains(&true) {
                 return true;
             }
@@ -254,7 +254,7 @@ fn run(word: &Word) -> TextPattern {
     word.program().map_or_else(|| base(&word.first()), |name| TextPattern::exact(&name))
 }
 
-/// Returns `true` if `word` certainly matches the pattern. A leading `*` does not match an option.
+/// Returns `true` if `word` certainly matches the pattern. A `*` at the beginning does not match an option.
 fn is_word(word: &Word, pattern: &TextPattern) -> bool {
     let sneaks = pattern.0.first() == Some(&PatternUnit::Many) && word.text.starts_with('-');
     word.open.is_none() && !sneaks && pattern.meets(&TextPattern::exact(&word.text), Case::Different)

@@ -1,9 +1,9 @@
-//! Splits the words of a command pattern in a rule, without shell syntax.
+//! Splits a command pattern of a rule into words. The pattern has no shell syntax.
 
-/// Characters with a meaning in a shell. They are not allowed in a rule.
+/// Characters that have a meaning in a shell, and are not allowed in a command pattern.
 const SYNTAX: &[char] = &[';', '&', '|', '<', '>', '$', '`', '(', ')', '\n', '\r', '\0'];
 
-/// Splits `line` at blanks; quotes of either kind keep a word together.
+/// Splits `line` at blanks. Quotes of either kind keep a word together.
 pub(crate) fn split(line: &str) -> Result<Vec<String>, &'static str> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::LazyLock;
 
-/// Name parts of versions and builds of a program. Trailing digits are ignored.
+/// Words in names of a program's versions and builds. Trailing digits of a word are ignored.
 const BUILDS: &str = "\
     static dynamic distrib dist orig real basic tiny nox gtk athena huge normal big multiarch minimal full small core x \
     i amd arm armhf armv aarch riscv ppc ppc64le s390x linux gnu gnueabihf musl darwin apple macos freebsd unknown pc none \
@@ -30,7 +30,7 @@ static NAMES: LazyLock<HashSet<&'static str>> = LazyLock::new(|| {
 });
 
 /// Returns the listed name of which `name` is a version or a build, such as `perl5.36-x86_64-linux-gnu` and
-/// `vim.basic`. Only for rules that forbid: rules that permit need the exact name.
+/// `vim.basic`. Used only for rules that forbid, because rules that permit need the exact name.
 pub(super) fn family(name: &str) -> Option<&'static str> {
     if let Some(known) = NAMES.get(name) {
         return Some(known);
@@ -39,11 +39,11 @@ pub(super) fn family(name: &str) -> Option<&'static str> {
         let letter = name.as_bytes()[*at];
         letter.is_ascii_digit() || b"-._+".contains(&letter)
     };
-    // Longest name first: `luajit-2.1` is not `lua`.
+    // The longest matching name counts, so that `luajit-2.1` is not `lua`.
     let ends = (2..name.len().min(MAX_NAME_BYTES)).rev().filter(begins);
     ends.filter_map(|end| NAMES.get(name.get(..end)?).map(|known| (*known, &name[end..])))
         .find(|(known, rest)| {
-            // A name that begins with the name of a shell may be a shell.
+            // If the beginning is the name of a shell, any ending may belong to a shell.
             super::listed(SHELLS, known) && !rest.starts_with(['_', '+']) || names_build(rest)
         })
         .map(|(known, _)| known)
@@ -51,7 +51,7 @@ pub(super) fn family(name: &str) -> Option<&'static str> {
 
 const MAX_NAME_BYTES: usize = 64;
 
-/// Returns `true` if `rest` has only numbers and build words.
+/// Returns `true` if `rest`, the end of a name, consists of numbers and build words.
 fn names_build(rest: &str) -> bool {
     rest.split(['-', '.', '_', '+']).all(|word| {
         let letters = word.trim_end_matches(|letter: char| letter.is_ascii_digit());
@@ -61,13 +61,13 @@ fn names_build(rest: &str) -> bool {
     })
 }
 
-/// Returns `true` if a program, or the program it is a version or a build of, is in `list`.
+/// Returns `true` if a program is in `list`, or is a version or a build of a program in `list`.
 pub(super) fn is_one_of(list: &str, name: &str) -> bool {
     family(name).is_some_and(|known| super::listed(list, known))
 }
 
-/// Prefixes of a command. Each has its own arguments, so the command may start at any following word.
-/// Shells are treated in the same way.
+/// Programs that run the command after them, each with its own arguments. So the command may begin at any
+/// following word. Shells are treated in the same way.
 pub(super) const PREFIXES: &str = "\
     - ash bash builtin bundle busybox catchsegv chpst chroot chrt command coproc cpulimit csh dash \
     dbus-run-session doas entr env eval exec faketime fakeroot firejail fish flock function \
@@ -87,10 +87,10 @@ pub(super) const PREFIXES: &str = "\
     genv gnice gnohup gstdbuf gxargs gtime gchroot cross-env cross-env-shell concurrently dotenv dotenvx env-cmd \
     aws-vault doppler corepack zrun lckdo";
 
-/// Builtins that run a file, which is looked up like a program if its name has no slash.
+/// Builtins that run a file. A file name without a slash is looked up like a program.
 pub(super) const SOURCERS: &str = ". source";
 
-/// Programs that run the words after one of these subcommands.
+/// Programs that run the words after one of the listed subcommands.
 pub(super) const SUBCOMMAND_PREFIXES: &[(&str, &str)] = &[
     ("bun", "x"),
     ("conda", "run"),
@@ -109,30 +109,30 @@ pub(super) const SUBCOMMAND_PREFIXES: &[(&str, &str)] = &[
     ("yarn", "exec dlx"),
 ];
 
-/// Prefixes that pass a text to a shell if one of [`CALLS`] follows.
+/// Prefixes that pass a text to a shell if one of the options in [`CALLS`] follows.
 pub(super) const CALLERS: &str = "npx npm pnpm pnpx bunx yarn";
 
-/// Options of [`CALLERS`] for a shell.
+/// Options with which the programs in [`CALLERS`] pass a text to a shell.
 pub(super) const CALLS: &str = "-c --call --shell-mode";
 
-/// Keywords before a command. The command is the next word.
+/// Keywords of a shell after which a command follows.
 pub(super) const LEADS: &str = "! { do elif else if then until while";
 
-/// Programs that may pass one of their arguments to a shell, not counting shells.
+/// Programs other than shells that may pass one of their arguments to a shell.
 pub(super) const TEXT_TAKERS: &str = "\
     ash bash busybox cmd csh dash entr env eval expect firejail fish flock ksh mksh nix-shell nsenter \
     parallel pkexec powershell pwsh runuser screen script sh su systemd-run tcsh tmux toybox trap watch \
     zsh ssh emulate rbash yash posh lksh ksh93 hyperfine sg capsh watchexec nodemon pee mosh autossh rsh genv \
     cross-env-shell concurrently";
 
-/// Prefixes that insert words from their input.
+/// Prefixes that insert words from their input into the command.
 pub(super) const FEEDERS: &str = "xargs parallel entr";
 
-/// Shells whose language this module reads.
+/// Shells whose language the lexer reads.
 pub(super) const SHELLS: &str =
     "sh bash dash ash ksh mksh zsh rbash yash posh lksh ksh93 oksh loksh pdksh rzsh rksh";
 
-/// Shells with another language, and similar programs that run texts.
+/// Shells with another language, and similar programs that run a text.
 pub(super) const OTHER_SHELLS: &str =
     "csh tcsh fish pwsh powershell cmd expect parallel nu elvish xonsh osh sash rc es";
 
@@ -142,7 +142,7 @@ pub(super) const LAUNCHERS: &str = "\
     firejail bwrap fakeroot fakechroot dtach abduco screen tmux byobu rlwrap dbus-run-session nix-shell parallel entr at batch \
     expect socat login machinectl systemd-nspawn pkexec distrobox toolbox proot unbuffer reptyr run-parts";
 
-/// Programs whose input is commands. Some of the commands start shells.
+/// Programs that read commands from their input. Some of these commands start shells.
 pub(super) const STDIN_READERS: &str = "ed red ex tclsh wish ftp lftp telnet";
 
 /// Interpreters that read code from their input by default.
@@ -150,20 +150,20 @@ pub(super) const INTERPRETERS: &str = "\
     perl ruby irb node nodejs deno bun lua luajit php osascript groovy jshell julia rscript r guile racket sbcl clisp ocaml \
     runghc ghci elixir iex erl swift scala jjs";
 
-/// Words of git that are followed by a command.
+/// Words of git after which a command follows.
 pub(super) const GIT_EXEC: &str = "run foreach --exec -x";
 
 pub(super) const FINDERS: &str = "find gfind bfs fd fdfind";
 
-/// Options of finders that are followed by a command.
+/// Options of `find` and similar programs after which a command follows.
 pub(super) const EXEC: &str = "-exec -execdir -ok -okdir -x -X --exec --exec-batch";
 
-/// Programs that may read commands from their input, not counting shells.
+/// Programs other than shells that may read commands from their input.
 pub(super) const LISTENERS: &str = "\
     sh bash dash ash ksh mksh zsh rbash yash posh lksh ksh93 csh tcsh fish pwsh powershell cmd expect parallel ssh su sudo \
     doas runuser nsenter chroot script busybox toybox mosh rsh at batch crontab make gmake xargs entr . source";
 
-/// Programs with code or commands among their words.
+/// Programs whose words may contain code or commands.
 const CODED: &str = "\
     awk gawk mawk nawk busybox perl python pypy ruby irb node nodejs deno bun lua luajit php tclsh wish expect osascript groovy \
     jshell julia rscript guile racket sbcl clisp ocaml runghc elixir erl swift scala \
@@ -171,17 +171,17 @@ const CODED: &str = "\
     split logrotate gdb lldb sqlite sqlite3 psql mysql mariadb ftp lftp wget man less more ssh slogin autossh mosh \
     socat nc ncat openvpn nmap tcpdump m4 dc sort";
 
-/// Returns `true` if a program may run something among its words.
+/// Returns `true` if the words of a program may contain something that it runs.
 pub(super) fn has_code(program: &str) -> bool {
     is_one_of(CODED, program) || program.starts_with("python") || program.starts_with("pypy")
 }
 
-/// Variables whose value is a directory or several.
+/// Variables whose value is one directory or several.
 pub(super) const LOCATIONS: &str = "\
     PATH HOME PWD OLDPWD TMPDIR TMP TEMP CARGO_HOME CARGO_TARGET_DIR RUSTUP_HOME GOPATH GOROOT VIRTUAL_ENV NODE_PATH \
     PYTHONPATH LD_LIBRARY_PATH PKG_CONFIG_PATH XDG_CONFIG_HOME XDG_CACHE_HOME XDG_DATA_HOME XDG_RUNTIME_DIR";
 
-/// Variables whose value is a command that a program runs.
+/// Variables whose value is a command that some program runs.
 pub(super) const COMMAND_VARIABLES: &str = "\
     PAGER GIT_PAGER MANPAGER SYSTEMD_PAGER BAT_PAGER EDITOR VISUAL GIT_EDITOR GIT_SEQUENCE_EDITOR FCEDIT SUDO_EDITOR \
     GIT_SSH GIT_SSH_COMMAND GIT_EXTERNAL_DIFF GIT_ASKPASS SSH_ASKPASS SUDO_ASKPASS GIT_PROXY_COMMAND BROWSER SHELL \

@@ -1,9 +1,9 @@
-//! Commands that only read: a short list of programs, with the arguments with which each certainly does
-//! nothing else.
+//! Commands that only read: a short list of programs, with the arguments with which they certainly do nothing
+//! else.
 //!
-//! Every other command counts as not read-only. Options are listed too, because the next version of a
-//! program may have one that writes a file or runs a command; only a program without any such use accepts
-//! every argument.
+//! Every other command counts as not read-only. Options are listed too, because the next version of a program
+//! may have one that writes a file or runs a command. Only a program without any such use accepts every
+//! argument.
 
 mod builtins;
 mod git;
@@ -32,7 +32,7 @@ pub(crate) fn search(script: &Script) -> Option<Search> {
     read_only_words(script).and_then(recursive::search)
 }
 
-/// Returns the words of the only program, if nothing else happens.
+/// Returns the words of a command that runs a single program and does nothing else.
 fn read_only_words(script: &Script) -> Option<&[Word]> {
     let mut parts = script.parts.iter().filter(|part| !part.wraps);
     let (Some(part), None) = (parts.next(), parts.next()) else { return None };
@@ -60,7 +60,7 @@ pub(crate) fn looks(argv: &[Word]) -> bool {
     }
 }
 
-/// Returns the name of a program, without a directory whose program names are trusted.
+/// Returns the name of a program. A directory is removed if its programs are known by their names.
 fn name(program: &Word) -> &str {
     ["/bin/", "/usr/bin/"]
         .iter()

@@ -20,16 +20,16 @@ use crate::text_pattern::{Case, TextPattern};
 
 const MAX_DEPTH: usize = 8;
 
-/// Maximum number of bytes read, counting texts that are read twice. On Linux, a single word of a program
-/// has at most half as many.
+/// Maximum number of bytes that are read for one command. A text that is read twice counts twice. On Linux, a
+/// single argument has at most half as many bytes.
 const MAX_READ_BYTES: usize = 256 << 10;
 
-/// Maximum length of a command text: the maximum length of a word on Linux.
+/// Maximum length of a command's text. It is the maximum length of an argument on Linux.
 const MAX_TEXT_BYTES: usize = 128 << 10;
 
 pub(super) const MAX_PREFIXED_WORDS: usize = 512;
 
-/// Maximum number of pairs of a start word and a word after it, in the whole command.
+/// Maximum number of pairs, in the whole command, of a word at which a program may begin and a word after it.
 const MAX_BEHIND_PAIRS: usize = 2 * MAX_PREFIXED_WORDS * MAX_PREFIXED_WORDS;
 
 const MAX_ALL_MENTIONS: usize = 4 * MAX_MENTIONS;
@@ -44,10 +44,10 @@ const MAX_OPEN_WORDS: usize = 2000;
 
 const MAX_DIRECTORY_CHANGES: usize = 8;
 
-/// Programs that may be followed by another program.
+/// Programs after which another program may follow.
 pub(super) const RUNNERS: [&str; 3] = [PREFIXES, SHELLS, OTHER_SHELLS];
 
-/// Programs that may pass one of their arguments to a shell.
+/// Programs that may pass one of their arguments to a shell, including shells.
 const TAKERS: [&str; 3] = [TEXT_TAKERS, SHELLS, OTHER_SHELLS];
 
 pub(crate) fn listed(list: &str, word: &str) -> bool {
@@ -86,14 +86,15 @@ pub(crate) fn read(command: &Command) -> Script {
     script
 }
 
-/// Returns a command whose parsing was abandoned: one part that may be anything, which is cheap to judge.
+/// Returns the result for a command whose parsing was abandoned: a single part that may be anything. Judging
+/// such a result is cheap.
 fn unreadable() -> Script {
     let words = vec![Word::unknown("…")];
     let part = Part { words, starts: vec![0], wild: true, ..Part::default() };
     Script { parts: vec![part], plain: false, lost: true }
 }
 
-/// Returns the programs that an environment variable may make a command run, or `None` if it may be any
+/// Returns the programs that a command may run because of an environment variable. `None` if it may run any
 /// program.
 pub(crate) fn read_variable(name: &str, value: &str) -> Option<Vec<Part>> {
     is_name(name).then_some(())?;
@@ -106,7 +107,7 @@ struct Reader {
     script: Script,
     left: usize,
     mentions_left: usize,
-    /// Remaining pairs of a start word and a word after it.
+    /// Remaining number of pairs of a word at which a program may begin and a word after it.
     behind_left: usize,
     words: usize,
     redirections: usize,
@@ -114,7 +115,7 @@ struct Reader {
     sums: Vec<String>,
     assigned: Vec<String>,
     followed: Vec<String>,
-    /// `true` if some text is not in the grammar that all shells share.
+    /// `true` if a part of the text is not in the syntax that all shells share.
     unrecognized: bool,
 }
 
@@ -126,7 +127,7 @@ impl Reader {
             return;
         }
         self.left -= length;
-        // If the program is a whole command line, the line may be passed to a shell.
+        // If the program name is a complete command line, it may be passed to a shell.
         if let Some(line) =
             words.first().filter(|word| word.contains(|letter: char| " \t\n;&|<>$`(".contains(letter)))
         {
@@ -157,13 +158,13 @@ impl Reader {
         self.sums.extend(sums);
         self.assigned.extend(assigned);
         self.followed.extend(followed);
-        // A shell that fails on a line may continue with the next.
+        // Some shells continue with the next line after they have failed to read a line.
         if broken && text.contains('\n') {
             text.lines().for_each(|line| self.shell(line, depth + 1));
         }
     }
 
-    /// Reads input texts as commands, if one of the programs may run them.
+    /// Reads here-documents as commands, if one of the programs may run its input.
     fn read_documents(&mut self) {
         let runs = |part: &Part, lists: &[&str]| {
             part.programs().any(|name| lists.iter().any(|list| listed(list, &name)))
@@ -171,7 +172,7 @@ impl Reader {
         let mut depth = 1;
         while !self.documents.is_empty() {
             let documents = std::mem::take(&mut self.documents);
-            // They count in every directory that earlier commands may have entered.
+            // Relative paths in these texts count in every directory that earlier commands may have entered.
             let literals = from_documents(&documents, &self.script.parts);
             if let Some(part) = self.script.parts.iter_mut().rfind(|part| !part.wraps) {
                 part.literals.extend(literals);
@@ -185,7 +186,7 @@ impl Reader {
             documents.iter().for_each(|document| mention(&document.text, &mut code));
             let coded = |part: &&mut Part| part.programs().any(|name| has_code(&name));
             for part in self.script.parts.iter_mut().filter(coded) {
-                // Words beyond the limit count as unknown.
+                // Words of code beyond the limit count as unknown.
                 if code.len() > self.mentions_left.min(MAX_MENTIONS) {
                     part.run_anything();
                 } else {
@@ -215,13 +216,13 @@ impl Reader {
             || moves_git_home(parts)
             || self.assigned.iter().any(|name| Variables::is_special(name))
             || parts.iter().any(does);
-        // Such a part may provide the input of the others, or redefine them.
+        // A part that may be anything may also provide the input of other parts, or redefine their programs.
         if anything {
             parts.iter_mut().filter(|part| !part.wraps).for_each(Part::run_anything);
         }
     }
 
-    /// Adds the programs of a simple command. `part` has the facts that are known in advance.
+    /// Adds the programs of a simple command. `part` contains what is already known about them.
     fn part(&mut self, raw: Raw, depth: usize, part: Part) {
         let Raw { mut words, writes, reads, starts: more, literals, mut sure, input } = raw;
         let is_code = false;
@@ -251,7 +252,7 @@ impl Reader {
         let mut starts = vec![0];
         let mut is_start = vec![false; words.len()];
         let mut texts = Vec::new();
-        // Considers every program that may start at this word, unless a previous start covers it.
+        // Every word at which a program may begin is examined, unless an earlier start covers it.
         let mut explored = usize::MAX;
         let mut explore = |mut from: usize| {
             if from > explored {
@@ -267,7 +268,7 @@ impl Reader {
                 from += 1;
                 starts.push(from);
             }
-            // An expanded program name may be any of the names in the lists.
+            // If the name of the program contains an expansion, it may be any of the listed names.
             let open = words[from].open.is_some();
             let by_subcommand = || {
                 let program = names[from].as_deref().unwrap_or_default();
@@ -301,7 +302,7 @@ impl Reader {
             sure = false;
             explore(start);
         }
-        // `for name do`: a command follows.
+        // In `for name do`, a command follows the third word.
         if matches!(&words[..], [first, _, third, _, ..] if ["for", "select"].contains(&first.text.as_str()) && third.text == "do")
         {
             explore(3);
@@ -361,7 +362,7 @@ impl Reader {
         let core = transparent(&words);
         let mut mentions = part.mentions.clone();
         mention_code(&words, &starts, runs_git, &mut mentions);
-        // Words beyond the limit count as unknown.
+        // Words of code beyond the limit count as unknown.
         if mentions.len() > self.mentions_left.min(MAX_MENTIONS) {
             wild = true;
             mentions.clear();
@@ -396,7 +397,7 @@ impl Part {
     }
 }
 
-/// Returns `true` if a shell, or a program that passes texts to one, gets a partly unknown text.
+/// Returns `true` if a shell, or a program that passes texts to a shell, gets a text that is partly unknown.
 fn takes_unknown_text(words: &[Word], shell: bool, other: bool) -> bool {
     let quotes = |word: &Word| word.text.contains(['\'', '"', '`', '\\']);
     words.iter().enumerate().skip(1).any(|(at, word)| {
@@ -410,26 +411,25 @@ fn takes_unknown_text(words: &[Word], shell: bool, other: bool) -> bool {
     })
 }
 
-/// Returns the subcommands of a program after which it runs another program.
+/// Returns the subcommands after which a program runs another program.
 fn subcommands_of(program: &str) -> Option<&'static str> {
     SUBCOMMAND_PREFIXES.iter().find(|(name, _)| *name == program).map(|(_, words)| *words)
 }
 
-/// Returns `true` for an option with which a package runner passes a text to a shell: `-c`, `-yc`,
-/// `--call=…`.
+/// Returns `true` for an option that makes a package runner pass a text to a shell: `-c`, `-yc`, `--call=…`.
 fn calls_shell(word: &Word) -> bool {
     let name = word.text.split_once('=').map_or(word.text.as_str(), |(name, _)| name);
     let letters = word.text.strip_prefix('-').filter(|letters| !letters.starts_with('-'));
     listed(CALLS, name) || letters.is_some_and(|letters| letters.contains('c')) || word.is_unknown()
 }
 
-/// Returns `true` if an unknown program may be in the list.
+/// Returns `true` if the word is an unknown program that may be in the list.
 pub(super) fn may_be_one_of(word: &Word, list: &str) -> bool {
     let text_pattern = base(&word.first());
     word.is_unknown() || list.split(' ').any(|name| text_pattern.meets(&TextPattern::exact(name), Case::Same))
 }
 
-/// Returns `true` if inserted words may be a program, or a text for a shell.
+/// Returns `true` if words that `xargs` or a similar program inserts may be a program, or a text for a shell.
 fn feeds_program(words: &[Word], names: &[Option<String>]) -> bool {
     let is = |at: usize, list: &str| names[at].as_deref().is_some_and(|name| listed(list, name));
     if (0..words.len()).any(|at| is(at, SHELLS) || is(at, OTHER_SHELLS) || is(at, "eval")) {
@@ -438,7 +438,7 @@ fn feeds_program(words: &[Word], names: &[Option<String>]) -> bool {
     (0..words.len()).any(|at| RUNNERS.iter().any(|list| is(at, list)) && !is(at, FEEDERS))
 }
 
-/// Returns the placeholder for inserted words, if an option sets one.
+/// Returns the placeholder that an option sets for inserted words.
 fn placeholder(words: &[Word]) -> Option<String> {
     let after = |word: &&Word| word.text == "-I" || word.text == "-J" || word.text == "--replace";
     let next = words
@@ -461,8 +461,8 @@ pub(super) fn assigned(word: &Word) -> Option<(&str, &str)> {
     Some((name.strip_suffix('+').unwrap_or(name), value))
 }
 
-/// Returns the command in a variable whose value is a command. Options do not count, and neither does the
-/// text for a shell, which is read elsewhere.
+/// Returns the value of an assignment to a variable that contains a command. Options, and the text for a
+/// shell, are not included: both are read elsewhere.
 fn command_of(word: &Word) -> Option<&str> {
     let (name, value) = assigned(word).filter(|(name, _)| listed(COMMAND_VARIABLES, name))?;
     let plain = value.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_./+-".contains(&byte));
@@ -470,7 +470,7 @@ fn command_of(word: &Word) -> Option<&str> {
     (!other).then_some(value)
 }
 
-/// Returns `true` if another program replaces this word.
+/// Returns `true` if another program inserts text into this word.
 fn is_filled_in(word: &Word) -> bool {
     word.text == "{}" || word.text.starts_with(":::")
 }
@@ -485,18 +485,19 @@ fn whole_script(words: &[Word]) -> Option<&str> {
         .then_some(&script.text)
 }
 
-/// Returns the texts after a prefix that a shell may read: all words with a blank or punctuation, and all
+/// Returns the texts after a prefix that a shell may read: each word with a blank or punctuation, and all
 /// words joined.
 fn inner_texts(words: &[Word]) -> Vec<String> {
     let mut texts = Vec::new();
     for word in words.iter().skip(1) {
         let text = word.text.as_str();
-        // `--option=text`, and `-Stext` or `-ctext` even if it is a single word.
+        // The text may be the value of an option: `--option=text`, or `-Stext` and `-ctext`, even as a single
+        // word.
         let long = text.strip_prefix("--").and_then(|rest| rest.split_once('=')).map(|(_, text)| text);
         let glued = text.strip_prefix("-S").or_else(|| text.strip_prefix("-c"));
         texts.extend(long.into_iter().chain(glued).filter(|text| !text.is_empty()).map(str::to_owned));
         let signs = match word.open {
-            // Expansions are unknown here as well.
+            // A text with expansions counts only if it can be more than one word.
             Some(_) => text.contains([' ', '\t', '\n', ';', '&', '|', '<', '>', '(']),
             None => text.contains(|letter: char| !letter.is_alphanumeric() && !"_-./:@%+,".contains(letter)),
         };
@@ -523,8 +524,8 @@ fn is_keyword(words: &[Word]) -> bool {
     words.first().is_some_and(|word| listed(KEYWORDS, &word.text))
 }
 
-/// Returns the number of leading words that do not change the effect of the rest: `timeout 5`, `nice`,
-/// `time`, `command`.
+/// Returns the number of leading words that do not change the effect of the words after them: `timeout 5`,
+/// `nice`, `time`, `command`.
 fn transparent(words: &[Word]) -> usize {
     let mut at = 0;
     while let Some(word) = words.get(at) {
@@ -549,7 +550,7 @@ fn transparent(words: &[Word]) -> usize {
     at
 }
 
-/// Adds to every part the directories that an earlier `cd` may have entered. Returns `false` if there are
+/// Adds to every part the directories that a `cd` before it may have entered. Returns `false` if there are
 /// too many.
 fn follow_directories(parts: &mut [Part]) -> bool {
     let mut after: Vec<Word> = Vec::new();
@@ -558,7 +559,7 @@ fn follow_directories(parts: &mut [Part]) -> bool {
             return false;
         }
         part.after.clone_from(&after);
-        // `cd` also counts after `command`, `builtin` and assignments.
+        // A `cd` after `command`, `builtin` or assignments also counts.
         let changes = |at: &&usize| {
             let name = part.words.get(**at).and_then(Word::program);
             name.is_some_and(|name| matches!(name.as_str(), "cd" | "pushd" | "chdir"))

@@ -1,19 +1,19 @@
 //! The shell syntax that every shell reads in the same way.
 //!
-//! Rules that forbid must know the effect of a text, so this is an allowlist: simple commands, lists and
-//! pipes of them, redirections, and the compound commands of POSIX in their usual form. Any other text is
-//! not recognized, and a command that contains one may run any program.
+//! Rules that forbid must know the effect of a text, so this syntax is an allowlist: simple commands, lists
+//! and pipes of them, redirections, and the compound commands of POSIX in their usual form. Any other text is
+//! not recognized, and a command that contains such a text may run any program.
 
 mod expansion;
 mod word;
 
 const MAX_DEPTH: usize = 32;
 
-/// Words that have another meaning than a program in some shell, and are not in the grammar.
+/// Words that are not programs in some shells, and are not in this syntax.
 const RESERVED: &str = "\
     then else elif fi do done esac in } ]] select coproc repeat foreach end always nocorrect noglob function namespace";
 
-/// Returns `true` if all of `text` is in the grammar.
+/// Returns `true` if every shell reads `text` in the same way.
 pub(super) fn is_recognized(text: &str) -> bool {
     let mut parser =
         Parser { chars: text.chars().collect(), at: 0, documents: Vec::new(), depth: 0, around: 0 };
@@ -30,7 +30,7 @@ struct Document {
     quoted: bool,
 }
 
-/// The parser. Its methods return `None` for text that is not in the grammar.
+/// The parser. A method that returns `None` has found text that is not in the shared syntax.
 struct Parser {
     chars: Vec<char>,
     at: usize,
@@ -71,12 +71,12 @@ impl Parser {
         }
     }
 
-    /// Skips blanks, and a comment if there is one.
+    /// Skips blanks, and a comment after them.
     fn gap(&mut self) -> Option<()> {
         self.blanks();
         if self.peek(0) == Some('#') {
             while let Some(letter) = self.peek(0).filter(|letter| *letter != '\n') {
-                // Older shells end a substitution in a comment.
+                // Older shells end a command substitution even within a comment.
                 if self.around > 0 && matches!(letter, ')' | '`') {
                     return None;
                 }
@@ -86,7 +86,7 @@ impl Parser {
         Some(())
     }
 
-    /// Skips blanks, comments and line ends, with the documents after them.
+    /// Skips blanks, comments and line ends. Reads the here-documents after each line end.
     fn lines(&mut self) -> Option<()> {
         loop {
             self.gap()?;
@@ -109,7 +109,7 @@ impl Parser {
         found.then_some(())
     }
 
-    /// Reads commands up to one of these words, or to the end of the enclosing construct.
+    /// Reads commands up to one of the words in `ends`, or to the end of the construct around them.
     fn list(&mut self, ends: &[&str]) -> Option<()> {
         self.depth += 1;
         let read = if self.depth > MAX_DEPTH { None } else { self.commands(ends) };
@@ -137,7 +137,7 @@ impl Parser {
         }
     }
 
-    /// Continues after an operator that needs a command.
+    /// Continues after an operator that is followed by a command.
     fn joined(&mut self, length: usize) -> Option<()> {
         self.at += length;
         self.lines()?;
@@ -176,9 +176,9 @@ impl Parser {
         self.redirections()
     }
 
-    /// Reads commands, and the closing parenthesis.
+    /// Reads the commands in parentheses, and the closing parenthesis.
     fn parenthesis(&mut self) -> Option<()> {
-        // If a document is announced outside of the parentheses, shells differ in its start.
+        // If a here-document is announced before the parentheses, shells differ in where the document begins.
         self.documents.is_empty().then_some(())?;
         self.around += 1;
         let read = self.list(&[]);
@@ -260,7 +260,7 @@ impl Parser {
         }
     }
 
-    /// Reads `[[ … ]]` without parentheses.
+    /// Reads a condition `[[ … ]]` that contains no parentheses.
     fn condition(&mut self) -> Option<()> {
         self.keyword("[[")?;
         loop {
@@ -336,7 +336,7 @@ impl Parser {
             self.at = at;
             return Some(false);
         };
-        // `<(…)` is a word, not a redirection.
+        // `<(…)` is a word instead of a redirection.
         if matches!(operator, "<" | ">") && self.peek(1) == Some('(') {
             self.at = at;
             return Some(false);

@@ -1,7 +1,7 @@
 //! Alternative names of subcommands: abbreviations and aliases.
 //!
-//! Only used by rules that forbid. An ambiguous abbreviation, which the program would refuse, does no harm
-//! here.
+//! Only rules that forbid use them. An ambiguous abbreviation, which the program would refuse, does no harm
+//! in such a rule.
 
 use super::listed;
 
@@ -9,16 +9,17 @@ use super::listed;
 const ABBREVIATING: &str = "\
     artisan btrfs bundle bundler composer console darcs fossil gem gradle gradlew hg ip kitchen mysqladmin nmcli npm tc thor";
 
-/// Programs of [`ABBREVIATING`] that also accept abbreviations of the following words.
+/// Programs of [`ABBREVIATING`] that also accept abbreviations of the words after the subcommand.
 const NESTED: &str = "btrfs ip nmcli tc";
 
-/// Programs that run tasks: `:app:publish` is `publish`, and `pTML` is `publishToMavenLocal`.
+/// Programs whose arguments are tasks: `:app:publish` stands for `publish`, and `pTML` for
+/// `publishToMavenLocal`.
 const TASK_RUNNERS: &str = "gradle gradlew";
 
-/// Subcommands that are the beginning of another one, but are not its abbreviation.
+/// Subcommands that are a prefix of another one without being an abbreviation of it.
 const WHOLE: &str = "branch build check star test";
 
-/// Aliases of subcommands, by program. Each line is one subcommand.
+/// Programs with aliases of their subcommands. Each line contains the names of one subcommand.
 const ALIASES: &[(&str, &[&str])] = &[
     ("bun", NODE),
     ("bundle", &["i install"]),
@@ -44,7 +45,7 @@ const ALIASES: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// The aliases of npm, some of which related programs share.
+/// Names of npm's subcommands with their aliases. Related programs have some of the same aliases.
 const NODE: &[&str] = &[
     "add-user adduser login",
     "add i in ins inst insta instal install isnt isnta isntal isntall",
@@ -64,8 +65,8 @@ const NODE: &[&str] = &[
     "udpate up update upgrade",
 ];
 
-/// Returns `true` if `program` may accept `typed` for the word `wanted` of its subcommand, although it is
-/// spelled differently. `position` counts these words from 0. A `*` in `wanted` matches any text.
+/// Returns `true` if `program` may accept `typed` instead of the subcommand word `wanted`. `position` counts
+/// the subcommand words from 0. A `*` in `wanted` stands for any text.
 pub(super) fn may_mean(program: &str, typed: &str, wanted: &str, position: usize) -> bool {
     if position > 0 && !listed(NESTED, program) {
         return false;
@@ -86,7 +87,7 @@ pub(super) fn may_mean(program: &str, typed: &str, wanted: &str, position: usize
         || lines().any(|line| listed(line, wanted) && line.split(' ').any(is_alias))
 }
 
-/// Returns `true` if `typed` abbreviates each of the first words of a camel-case name.
+/// Returns `true` if `typed` consists of abbreviations of the first words in a camel-case name.
 fn are_humps(typed: &str, name: &str) -> bool {
     let humps = |text: &str| {
         let mut humps: Vec<String> = vec![String::new()];
@@ -138,7 +139,7 @@ mod tests {
         ] {
             assert_eq!(may_mean(program, typed, wanted, 0), expected, "{program} {typed} {wanted}");
         }
-        // Names of scripts are not abbreviated.
+        // A program does not accept abbreviations of script names.
         assert!(!may_mean("npm", "deploy", "deploy:all", 1) && may_mean("btrfs", "del", "delete", 1));
     }
 }

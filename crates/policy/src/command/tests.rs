@@ -1,7 +1,8 @@
 use super::*;
 use crate::action::Command;
 
-/// Returns the parts of a line: words joined by `·`, `?` before unsure parts, `>` and `<` for files.
+/// Returns the parts of a line as texts: words joined by `·`, a `?` before a part that is not sure, and `>`
+/// or `<` before a file.
 fn parts(line: &str) -> Vec<String> {
     let script = read(&Command::Shell(line.to_owned()));
     let show = |part: &Part| {
@@ -89,7 +90,7 @@ fn here_documents_are_read() {
     check("sh <<-E\n\tb\n\tE\nd", &["? sh", "d", "b"]);
     check("sh <<< 'b c'", &["? sh", "b·c"]);
     check("sh <<E\nb", &["? sh", "? sh", "? b", "? b"]);
-    // A program that is not a shell gets a text, but the shell runs the expansions in it.
+    // A program that is not a shell gets the document as a text, but the shell runs the expansions in it.
     check("a <<E\nb c\nE\nd", &["? a", "d"]);
     check("a <<E\nb '$(c)' `d`\nE", &["? a", "c", "d"]);
     check("a <<'E'\nb $(c)\nE", &["? a"]);
@@ -114,7 +115,7 @@ fn commands_of_nested_shells_are_found() {
     check("sudo ls", &["sudo·ls"]);
 }
 
-/// Checks where programs may start.
+/// Checks at which words of a line programs may begin.
 #[track_caller]
 fn check_starts(line: &str, expected: &[usize]) {
     let script = read(&Command::Shell(line.to_owned()));
@@ -143,7 +144,7 @@ fn prefixes_that_change_nothing_are_skipped() {
     assert_eq!(core("nohup ls"), 0);
 }
 
-/// Checks both ways of matching.
+/// Checks whether a pattern certainly matches a line, and whether it may match.
 #[track_caller]
 fn check_pattern(pattern: &str, line: &str, covers: bool, touches: bool) {
     let pattern = split(pattern).and_then(CommandPattern::new).unwrap();

@@ -1,8 +1,9 @@
 //! Programs that run commands from their input or in a language of their own.
 //!
-//! These commands are known only if they are a text among the program's words, a literal document, or a
-//! script in a file. If they may come from elsewhere (pipes, descriptors, functions, surrounding
-//! constructs), the program may run anything. The source of its input is then not examined further.
+//! These commands are known only if they are a text among the program's words, a literal here-document, or a
+//! script in a file. If the commands may come from elsewhere (pipes, descriptors, functions, constructs
+//! around the program), the program may run anything. Where its input comes from is then not examined
+//! further.
 
 use super::code_files::code_source;
 use super::lexer::Input;
@@ -10,7 +11,7 @@ use super::programs::{INTERPRETERS, LAUNCHERS, OTHER_SHELLS, SHELLS, STDIN_READE
 use super::{Part, Word, listed};
 use crate::command::reduce::{RUNNERS, may_be_one_of};
 
-/// Programs whose single word may be the whole text for a shell.
+/// Programs that pass the text for a shell as a single word.
 const WORD_TAKERS: &str = "\
     ash bash csh dash expect fish ksh mksh parallel powershell pwsh cmd sh ssh tcsh trap watch zsh emulate rbash yash posh \
     lksh ksh93 hyperfine mosh autossh rsh pee watchexec nodemon entr";
@@ -25,7 +26,7 @@ pub(super) fn may_do_anything(part: &Part) -> bool {
             let list = [SHELLS, OTHER_SHELLS, LAUNCHERS, STDIN_READERS, INTERPRETERS];
             return !program.text.starts_with('-') && list.iter().any(|list| may_be_one_of(program, list));
         }
-        // A home directory that is unknown, or set by a variable.
+        // The word stands for a home directory that is unknown, or set by a variable.
         if part.in_shell && program.text.starts_with('~') && !program.text.contains('/') {
             return true;
         }
@@ -66,7 +67,7 @@ fn is_interpreter(name: &str) -> bool {
     is_one_of(INTERPRETERS, name) || name.starts_with("python") || name.starts_with("pypy")
 }
 
-/// Source of a program's commands.
+/// Where a program reads its commands from.
 pub(super) enum Source {
     Words,
     Input,
@@ -92,7 +93,7 @@ fn shell(words: &[Word]) -> Source {
             _ => match text.strip_prefix(['-', '+']) {
                 Some(letters) if letters.bytes().all(|letter| b"ceiluvxnabhmpEr".contains(&letter)) => {
                     has_text |= text.starts_with('-') && letters.contains('c');
-                    // For example `-eo pipefail`.
+                    // The option letters may be combined: `-eo pipefail`.
                 }
                 Some(letters)
                     if letters.ends_with('o')
@@ -109,7 +110,7 @@ fn shell(words: &[Word]) -> Source {
         at += 1;
     }
     match words.get(at) {
-        // The text is read separately.
+        // Another function reads the text of commands.
         Some(word) if has_text => {
             if word.open.is_none() {
                 Source::Words
@@ -125,7 +126,7 @@ fn shell(words: &[Word]) -> Source {
     }
 }
 
-/// Returns `true` if the word certainly names a file, and not a descriptor or terminal.
+/// Returns `true` if the word certainly names a script file, and not a descriptor or terminal.
 pub(super) fn is_script(word: &Word) -> bool {
     let text = word.text.as_str();
     let name = text.rsplit('/').next().unwrap_or_default();
@@ -138,12 +139,12 @@ pub(super) fn is_script(word: &Word) -> bool {
     };
     match &word.open {
         None => !special && !numbered && !device,
-        // `"$dir/x.sh"` names a file in any directory.
+        // `"$dir/x.sh"` names a script, whatever the directory is.
         Some(_) => word.splits.is_none() && !special && !numbered && ends_plainly(word),
     }
 }
 
-/// Returns `true` if the part after the last slash is literal, and the part before it is one variable.
+/// Returns `true` if a word is a single variable followed by a slash and a literal name.
 fn ends_plainly(word: &Word) -> bool {
     let Some((before, name)) = word.text.rsplit_once('/') else { return false };
     let plain = |letter: char| letter.is_ascii_alphanumeric() || "_-.".contains(letter);
@@ -151,7 +152,7 @@ fn ends_plainly(word: &Word) -> bool {
     !before.is_empty() && name.chars().all(plain) && word.holes.iter().all(variable)
 }
 
-/// Returns the number of words that are not options, if these letters take a value.
+/// Returns the number of words other than options. The option letters in `valued` take a value.
 fn operands(words: &[Word], valued: &str) -> usize {
     let mut count = 0;
     let mut at = 0;
@@ -186,7 +187,7 @@ fn starts_shell(words: &[Word]) -> bool {
     true
 }
 
-/// Returns `true` if `env` splits one of these words by its own syntax.
+/// Returns `true` if `env` splits one of these words into several words.
 fn splits(words: &[Word]) -> bool {
     let option = |word: &&Word| word.may_be_option() || word.text.contains('=');
     words.iter().take_while(option).any(|word| match word.text.strip_prefix('-') {
@@ -196,7 +197,7 @@ fn splits(words: &[Word]) -> bool {
     }) || words.iter().any(|word| word.text.starts_with("-S") || word.text.starts_with("--split"))
 }
 
-/// Returns `true` if git takes settings, and so aliases, from a variable or a file.
+/// Returns `true` if git takes its settings, which may contain aliases, from a variable or a file.
 fn takes_hidden_configuration(words: &[Word]) -> bool {
     let is_include = |text: &str| text.to_ascii_lowercase().starts_with("include");
     let includes = |pair: &[Word]| listed("-c --config", &pair[0].text) && is_include(&pair[1].text);
@@ -208,7 +209,7 @@ fn takes_hidden_configuration(words: &[Word]) -> bool {
         })
 }
 
-/// Returns `true` if a makefile is among the words, or is the input.
+/// Returns `true` if a makefile is among the words, or is read from the input.
 fn reads_makefile(words: &[Word]) -> bool {
     words.iter().enumerate().any(|(at, word)| {
         let text = word.text.as_str();
@@ -224,7 +225,7 @@ fn reads_makefile(words: &[Word]) -> bool {
     })
 }
 
-/// Returns `true` if an interpreter with these words reads code from its input.
+/// Returns `true` if an interpreter with these words reads its code from its input.
 fn interprets_input(words: &[Word]) -> bool {
     const IDLE: &str = "-i -u -s -q -w -W -B -I -S -b -l -n -p -a --interactive --no-warnings";
     let idle = |word: &&Word| word.open.is_none() && listed(IDLE, &word.text);
@@ -235,7 +236,7 @@ fn interprets_input(words: &[Word]) -> bool {
     }
 }
 
-/// Returns `true` if the whole text for a shell is the name of a shell, or of a similar program.
+/// Returns `true` if the text for a shell is only the name of a shell or of a similar program.
 fn takes_name_of_shell(part: &Part) -> bool {
     let takes = |at: &usize| {
         let name = part.words.get(*at).and_then(Word::program_family);
@@ -250,12 +251,12 @@ fn takes_name_of_shell(part: &Part) -> bool {
         })
 }
 
-/// Returns `true` if the word at `at`, which a finder or `xargs` replaces, may be the program that it
-/// starts: only prefixes and their options precede it.
+/// Returns `true` if the word at index `at` may be the program that `find` or `xargs` starts. The program is
+/// inserted into that word, and only prefixes and their options precede it.
 pub(super) fn is_filled_program(words: &[Word], at: usize, exec: &str) -> bool {
     let Some(before) = at.checked_sub(1).map(|before| &words[before]) else { return true };
     let name = before.program_family();
-    // The option that sets the placeholder.
+    // The word before sets the placeholder, and is an option.
     if words[at].is_option() || listed("-I -J", &before.text) {
         return false;
     }

@@ -9,31 +9,31 @@ use super::lexer::{DECLARERS, is_assignment, is_name};
 use super::programs::COMMAND_VARIABLES;
 use super::{Part, Word, listed};
 
-/// Possible content of a text, in increasing order of possibilities.
+/// What a text can contain. A later variant includes the earlier ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Value {
-    /// An integer, or empty.
+    /// An integer, or no text.
     Number,
-    /// A text in which a shell would run nothing.
+    /// A text in which no shell would run anything.
     Plain,
     Unknown,
 }
 
-/// Variables that are numbers unless they are assigned.
+/// Variables that contain a number as long as the command does not assign a value.
 const NUMBERS: &str =
     "RANDOM SRANDOM SECONDS LINENO UID EUID PPID BASHPID COLUMNS LINES OPTIND SHLVL EPOCHSECONDS";
 
-/// Variables for which an assigned value is evaluated unless it is a number.
+/// Variables whose assigned value is evaluated if it is not a number.
 const INTEGERS: &str = "\
     RANDOM SRANDOM SECONDS LINENO UID EUID PPID BASHPID COLUMNS LINES OPTIND SHLVL EPOCHSECONDS EPOCHREALTIME HISTCMD \
     HISTSIZE HISTFILESIZE FUNCNEST TMOUT BASH_SUBSHELL BASH_ARGC OPTERR BASH_COMPAT SAVEHIST KEYTIMEOUT GID EGID ERRNO \
     TRY_BLOCK_ERROR TRY_BLOCK_INTERRUPT LISTMAX LOGCHECK DIRSTACKSIZE BAUD REPORTTIME REPORTMEMORY MAILCHECK KSHUID KSHGID \
     KSHEGID USER_ID PGRP";
 
-/// Variables whose value is evaluated.
+/// Variables whose value is evaluated as a prompt, which may run commands.
 const PROMPTS: &str = "PS0 PS1 PS2 PS3 PS4 PROMPT PROMPT2 PROMPT3 PROMPT4 RPROMPT RPS1";
 
-/// Variables whose value is run, or names a file that is run.
+/// Variables whose value is run as a command, or names a file that is run.
 const HOOKS: &str = "\
     PROMPT_COMMAND BASH_ENV ENV ZDOTDIR BASH_ALIASES BASH_CMDS SHELLOPTS BASHOPTS aliases galiases saliases functions \
     commands precmd_functions preexec_functions chpwd_functions periodic_functions zshexit_functions options \
@@ -48,7 +48,7 @@ pub(super) struct Variables {
 const MAX_ROUNDS: usize = 8;
 
 impl Variables {
-    /// Collects the assignments in these parts, in `assigned` and in `sums`.
+    /// Collects the assignments in these parts. `assigned` and `sums` come from expansions and arithmetic.
     pub(super) fn new(parts: &[Part], assigned: &[String], sums: &[String]) -> Self {
         let mut variables = Self::default();
         for sum in sums {
@@ -94,7 +94,7 @@ impl Variables {
         }
     }
 
-    /// Returns `true` if the command may assign something other than a number to this variable.
+    /// Returns `true` if the command may assign a text other than a number to this variable.
     pub(super) fn is_assigned_text(&self, name: &str) -> bool {
         self.values.get(name).is_some_and(|value| *value > Value::Number)
     }
@@ -117,7 +117,7 @@ impl Variables {
         }
     }
 
-    /// Returns the possible values that a word such as `x=1` assigns.
+    /// Returns the possible values of the assignment in a word such as `x=1`.
     fn assigned_value(&self, word: &Word) -> Value {
         let subscript = word.text.split_once('=').is_none_or(|(name, _)| name.contains('['));
         let mut value = word.clone();
@@ -140,12 +140,12 @@ impl Variables {
         }
     }
 
-    /// Returns `true` if a text that is evaluated contains only numbers.
+    /// Returns `true` if an arithmetic expression contains only numbers, and variables that are numbers.
     pub(super) fn is_safe_sum(&self, sum: &str) -> bool {
         let simple = |letter: char| {
             letter.is_ascii_alphanumeric() || " \t\n_+-*/%<>=!&|^~?:,()[];${}#".contains(letter)
         };
-        // Positional parameters have the values with which the command is called.
+        // The caller of the command sets the positional parameters.
         let given = sum
             .split('$')
             .skip(1)
@@ -159,12 +159,12 @@ impl Variables {
             })
     }
 
-    /// Returns `true` if the value of this variable is, or may be, evaluated or run.
+    /// Returns `true` if the value of this variable is evaluated or run, or may be.
     pub(super) fn is_special(name: &str) -> bool {
         [HOOKS, PROMPTS, INTEGERS, COMMAND_VARIABLES].iter().any(|list| listed(list, name))
     }
 
-    /// Returns `true` if an assignment in the part is evaluated, or decides which program runs.
+    /// Returns `true` if the value of an assignment in the part is evaluated, or decides which program runs.
     pub(super) fn is_hook(&self, part: &Part) -> bool {
         let words = part.words.iter().filter(|word| is_assignment(&word.text));
         let named = words.map(|word| {
@@ -189,11 +189,11 @@ impl Variables {
     }
 }
 
-/// Variables that select another home directory for git's configuration.
+/// Variables that select another home directory, and so another configuration of git.
 const HOMES: &str = "HOME XDG_CONFIG_HOME";
 
-/// Returns `true` if the command selects a home directory for git, whose configuration and aliases git then
-/// uses.
+/// Returns `true` if the command selects another home directory for git. Git then uses the configuration and
+/// the aliases in that directory.
 pub(super) fn moves_git_home(parts: &[Part]) -> bool {
     let is_home = |word: &Word| {
         is_assignment(&word.text) && listed(HOMES, word.text.split(['=', '+']).next().unwrap_or_default())
@@ -205,19 +205,19 @@ pub(crate) fn runs_git(part: &Part) -> bool {
     part.programs().any(|name| name == "git")
 }
 
-/// Returns `true` if a variable of the request selects the home directory of a part that runs git.
+/// Returns `true` if a variable of the request selects the home directory, and the part runs git.
 pub(crate) fn is_git_home(variable: &str, part: &Part) -> bool {
     listed(HOMES, variable) && runs_git(part)
 }
 
-/// Returns `true` if git reads its configuration from this variable, or from a file that it names. The
-/// configuration may contain aliases and programs.
+/// Returns `true` if git reads its configuration from this variable, or from a file that the variable names.
+/// The configuration may contain aliases and programs.
 fn configures_git(name: &str, word: Option<&Word>) -> bool {
     let is_empty = |word: &Word| word.open.is_none() && word.text.ends_with("=/dev/null");
     name.starts_with("GIT_CONFIG") && name != "GIT_CONFIG_NOSYSTEM" && !word.is_some_and(is_empty)
 }
 
-/// Returns `true` if the value contains a subscript that runs something when it is evaluated.
+/// Returns `true` if evaluating the value would run a command in a subscript.
 fn runs(word: Option<&Word>) -> bool {
     word.and_then(|word| word.text.split_once('[')).is_some_and(|(_, subscript)| {
         ["$(", "${", "`", "<("].iter().any(|sign| subscript.contains(sign))
@@ -264,7 +264,7 @@ fn assigned_in(sum: &str) -> Vec<String> {
     names
 }
 
-/// Returns the variables to which a part assigns, with the value if it is one word.
+/// Returns the variables that a part assigns. The value is included if it is a single word.
 fn assignments(part: &Part) -> Vec<(String, Option<&Word>)> {
     let mut given = Vec::new();
     let name_of = |word: &Word| word.text.split(['=', '[', '+']).next().unwrap_or_default().to_owned();
@@ -288,13 +288,13 @@ fn assignments(part: &Part) -> Vec<(String, Option<&Word>)> {
                 given.extend(
                     rest.iter().filter(|word| is_name(&word.text)).map(|word| (word.text.clone(), None)),
                 );
-                // Variables that builtins assign without naming them.
+                // Builtins assign these variables without naming them.
                 given.extend(["REPLY", "MAPFILE", "OPTARG"].map(|name| (name.to_owned(), None)));
-                // Every later start has the same words.
+                // Another start would find the same words.
                 break;
             }
             name if listed(DECLARERS, name) => {
-                // Without a value, the variable keeps its value or inherits one.
+                // An assignment without a value keeps the current or inherited value of the variable.
                 given.extend(
                     rest.iter().filter(|word| is_name(&word.text)).map(|word| (word.text.clone(), None)),
                 );

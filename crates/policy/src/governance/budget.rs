@@ -1,20 +1,20 @@
-//! Budgets of governance rules: pure functions over counters that the caller keeps.
+//! Budgets of governance rules. All functions are pure; the caller counts the requests.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// Limits of a rule per hour and day. `None` means no limit.
+/// Limits of a rule per hour and per day. `None` stands for no limit.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Budget {
     pub per_hour: Option<u64>,
     pub per_day: Option<u64>,
-    /// Amount per day, in cents.
+    /// Maximum cost per day, in cents.
     pub amount_cents: Option<u64>,
     pub currency: Option<String>,
 }
 
-/// Use of one rule's budget before this request.
+/// Use of one rule's budget before the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RuleUsage {
     pub hour: u64,
@@ -22,17 +22,17 @@ pub struct RuleUsage {
     pub amount_cents: u64,
 }
 
-/// Counters of all rules, and the cost of this request.
+/// Counters of all rules before a request, and the cost of the request.
 #[derive(Clone, Copy)]
 pub struct BudgetUsage<'a> {
-    /// Returns the counters of a rule by its slug.
+    /// Function that returns the counters of the rule with this slug.
     pub usage: &'a dyn Fn(&str) -> RuleUsage,
-    /// Cost of this request in cents, if known.
+    /// Cost of the request in cents, if it is known.
     pub amount_cents: Option<u64>,
 }
 
 impl BudgetUsage<'_> {
-    /// Counters without any use, and no cost.
+    /// Budgets that were never used, for a request without a cost.
     pub const EMPTY: Self =
         Self { usage: &|_| RuleUsage { hour: 0, day: 0, amount_cents: 0 }, amount_cents: None };
 }
@@ -43,7 +43,7 @@ impl fmt::Debug for BudgetUsage<'_> {
     }
 }
 
-/// The exhausted limit of a budget.
+/// Which limit of a budget is exhausted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BudgetLimit {
@@ -62,11 +62,11 @@ impl fmt::Display for BudgetLimit {
     }
 }
 
-/// A limit that another request would exceed.
+/// A limit that the request would exceed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExhaustedBudget {
     pub what: BudgetLimit,
-    /// Used amount, at most `limit`. `None` if it is unknown.
+    /// Used amount, at most `limit`. `None` if the use is unknown.
     pub used: Option<u64>,
     pub limit: u64,
 }
@@ -74,8 +74,8 @@ pub struct ExhaustedBudget {
 impl ExhaustedBudget {
     fn new(what: BudgetLimit, used: u64, limit: Option<u64>) -> Self {
         let limit = limit.unwrap_or_default();
-        // Amounts above the limit are capped, so that the reason of a request stays the same while it waits
-        // for an approval.
+        // A larger amount is reported as the limit, so that the reason does not change while the request
+        // waits for an approval.
         Self { what, used: (used < u64::MAX).then_some(used.min(limit)), limit }
     }
 }
@@ -95,11 +95,11 @@ impl fmt::Display for ExhaustedBudget {
 }
 
 impl Budget {
-    /// Returns the limit that this request would exceed.
+    /// Returns the first limit that the request would exceed.
     pub fn exhausted(&self, budget_usage: &BudgetUsage<'_>, clause: &str) -> Option<ExhaustedBudget> {
         let usage = (budget_usage.usage)(clause);
         let full = |used: u64, bound: Option<u64>| bound.is_some_and(|bound| used >= bound);
-        // The cost of this request is added. If it is unknown, only the used amount counts.
+        // If the cost of the request is unknown, only earlier costs count.
         let spent = usage.amount_cents.saturating_add(budget_usage.amount_cents.unwrap_or(0));
         let overspent = self.amount_cents.is_some_and(|bound| {
             spent > bound

@@ -6,14 +6,14 @@ use serde::Serialize;
 
 use crate::decision::Verdict;
 
-/// A decision of a governance. The strictest is the greatest.
+/// A decision of a governance, ordered from the mildest to the strictest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Class {
     Allow,
-    /// An approver must decide.
+    /// One of the approvers must decide.
     RequireApproval,
-    /// A higher approver must decide.
+    /// An approver of a higher level must decide.
     Escalate,
     Deny,
 }
@@ -21,7 +21,7 @@ pub enum Class {
 impl Class {
     pub const ALL: [Self; 4] = [Self::Allow, Self::RequireApproval, Self::Escalate, Self::Deny];
 
-    /// Returns the name used in manifests and logs.
+    /// Returns the name of the decision in manifests and logs.
     pub fn name(self) -> &'static str {
         match self {
             Self::Allow => "allow",
@@ -31,7 +31,7 @@ impl Class {
         }
     }
 
-    /// Converts a verdict of a policy.
+    /// Converts a verdict of a policy to a decision of a governance.
     pub fn from_verdict(verdict: Verdict) -> Self {
         match verdict {
             Verdict::Allow => Self::Allow,
@@ -47,15 +47,15 @@ impl fmt::Display for Class {
     }
 }
 
-/// The effect of a matching rule.
+/// What a matching rule does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// The rule decides.
+    /// The decision of the rule counts.
     #[default]
     Error,
-    /// The rule is shown.
+    /// The match is shown as a warning, and decides nothing.
     Warn,
-    /// The rule is recorded.
+    /// The match is recorded, and decides nothing.
     Info,
 }

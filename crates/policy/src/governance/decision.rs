@@ -10,23 +10,24 @@ use super::rule::Signer;
 use crate::action::Action;
 use crate::decision::Decision;
 
-/// A decision of a governance and its reason. Displayed as one sentence.
+/// A decision of a governance with its reason. It is displayed as one sentence.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct GovernanceDecision {
     pub class: Class,
     pub reason: GovernanceReason,
-    /// The deciding part of a request with several parts.
+    /// The part of the request that decided, if the request has several parts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub about: Option<String>,
     /// Risk of the request, 0 to 3.
     pub risk: u8,
-    /// Action names of the request in policies and approver scopes, as far as they are certain.
+    /// Names of the request's actions, as policies and scopes of approvers contain them. Only certain names
+    /// are included.
     pub actions: Vec<&'static str>,
-    /// Slugs of all matching rules that count, without duplicates.
+    /// Slugs of all matching rules whose decision counts, without duplicates.
     pub clauses: Vec<String>,
     /// Required approvals. All of them are needed.
     pub approvals: Vec<Approval>,
-    /// Matching rules that do not decide.
+    /// Matching rules whose decision does not count.
     pub notes: Vec<RuleNote>,
 }
 
@@ -34,17 +35,17 @@ pub struct GovernanceDecision {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Approval {
     pub clause: String,
-    /// Eligible approvers. If empty, those responsible for the action.
+    /// Identities that may approve. If the list is empty, the approvers of the action may.
     pub signers: Vec<Signer>,
     pub quorum: u32,
 }
 
-/// A matching rule that does not decide.
+/// A matching rule whose decision does not count.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RuleNote {
     pub clause: String,
     pub severity: Severity,
-    /// Decision that the rule would have made.
+    /// Decision that the rule states.
     pub class: Class,
 }
 
@@ -56,7 +57,8 @@ pub enum GovernanceReason {
     Rule {
         clause: String,
     },
-    /// The level in effect exceeds the rule's maximum level, so its decision is stricter.
+    /// The level of autonomy in effect exceeds the maximum level of the rule, which makes its decision
+    /// stricter.
     Autonomy {
         clause: String,
         level: u8,
@@ -66,7 +68,7 @@ pub enum GovernanceReason {
     Budget {
         clause: String,
         what: BudgetLimit,
-        /// Used amount, at most `limit`. `None` if it is unknown.
+        /// Used amount, at most `limit`. `None` if the use is unknown.
         #[serde(skip_serializing_if = "Option::is_none")]
         used: Option<u64>,
         limit: u64,
@@ -78,13 +80,13 @@ pub enum GovernanceReason {
     Policy(Decision),
 }
 
-/// A rule that was considered.
+/// A rule of a governance, and what it decides about a request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ConsideredRule {
     pub clause: String,
     /// Decision that the rule states.
     pub class: Class,
-    /// Decision of the rule at this level and with this budget.
+    /// Decision of the rule at the level of autonomy in effect and with the current budget use.
     pub says: Class,
     pub severity: Severity,
     /// `true` if the rule matches the request or a part of it.
@@ -99,7 +101,7 @@ impl GovernanceDecision {
         Self { class, reason, about: None, risk, actions, clauses, approvals, notes }
     }
 
-    /// Returns the slug of the deciding rule. Audit logs call it the policy.
+    /// Returns the slug of the rule that decided. Audit logs contain it as the policy.
     pub fn decided_by(&self) -> Option<&str> {
         match &self.reason {
             GovernanceReason::Rule { clause }
@@ -109,7 +111,8 @@ impl GovernanceDecision {
         }
     }
 
-    /// Returns the first of the strictest decisions, with the approvals and notes of all.
+    /// Returns the strictest decision, or the first of several equal ones, with the approvals and notes of
+    /// all.
     pub(crate) fn strictest(decisions: impl IntoIterator<Item = Self>, action: &Action) -> Self {
         let mut decisions = decisions.into_iter();
         let Some(mut strictest) = decisions.next() else {
@@ -133,7 +136,7 @@ impl GovernanceDecision {
     }
 }
 
-/// Removes duplicates, and keeps the first of each.
+/// Removes duplicates from a list. Of equal elements, the first one stays.
 fn dedup_stable<T: PartialEq>(list: &mut Vec<T>) {
     let mut kept = 0;
     for at in 0..list.len() {

@@ -14,7 +14,7 @@ use crate::rules::{Field, Fit, Rule, fit_text};
 use crate::target::Target;
 use crate::text_pattern::{Case, TextPattern};
 
-/// An eligible approver.
+/// An identity or role that may approve.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Signer {
@@ -35,7 +35,7 @@ pub enum GovernanceRuleError {
 #[derive(Debug, Clone)]
 pub struct GovernanceRule {
     pub(super) slug: String,
-    /// Patterns of action names. All of them must match.
+    /// Patterns of action names. The action must match every pattern.
     actions: Vec<ActionPattern>,
     subject: Option<Rule>,
     risk: u8,
@@ -64,8 +64,8 @@ impl GovernanceRule {
         }
     }
 
-    /// Limits the rule to a subject: a tool name or a pattern of names, or with the prefix `/` or
-    /// `workspace:` a path relative to a root.
+    /// Limits the rule to a subject: a tool name or a pattern of tool names. With the prefix `/` or
+    /// `workspace:`, the subject is a path relative to a root.
     pub fn with_subject(mut self, subject: &str) -> Result<Self, GovernanceRuleError> {
         let path = subject.strip_prefix("workspace:").or_else(|| subject.starts_with('/').then_some(subject));
         let effect = if self.class == Class::Allow { Verdict::Allow } else { Verdict::Deny };
@@ -92,21 +92,22 @@ impl GovernanceRule {
         Ok(self)
     }
 
-    /// Limits the rule further to these actions.
+    /// Adds a pattern that the action must match, too.
     #[must_use]
     pub fn with_action(mut self, action: impl Into<String>) -> Self {
         self.actions.push(ActionPattern::new(&action.into()));
         self
     }
 
-    /// Sets the minimum risk.
+    /// Sets the minimum risk of actions that the rule matches.
     #[must_use]
     pub fn with_min_risk(mut self, risk: u8) -> Self {
         self.risk = risk;
         self
     }
 
-    /// Sets the maximum level of autonomy for the stated decision. Above that level the rule escalates.
+    /// Sets the maximum level of autonomy at which the stated decision counts. At a higher level the rule
+    /// escalates.
     #[must_use]
     pub fn with_max_level(mut self, level: u8) -> Self {
         self.ceiling = level;
@@ -120,7 +121,7 @@ impl GovernanceRule {
         self
     }
 
-    /// Sets the eligible approvers, and how many of them must approve.
+    /// Sets the approvers, and how many of them must approve.
     #[must_use]
     pub fn with_signers(mut self, signers: Vec<Signer>, quorum: u32) -> Self {
         (self.signers, self.quorum) = (signers, quorum.max(1));
@@ -154,8 +155,8 @@ impl GovernanceRule {
         self.budget.as_ref()
     }
 
-    /// Returns the tool, or the pattern of tools, of the subject. `None` if the subject is a path, or there
-    /// is none.
+    /// Returns the tool name, or the pattern of tool names, in the subject. `None` if the subject is a path,
+    /// or if the rule has no subject.
     pub fn tool(&self) -> Option<&str> {
         self.subject.as_ref()?.tools.first().map(String::as_str)
     }
@@ -170,14 +171,14 @@ impl GovernanceRule {
         }
     }
 
-    /// Returns `true` if the rule's actions are ever judged here. Policy files may also be for other
-    /// programs.
+    /// Returns `true` if Narrows decides about any of the rule's actions. Policy files may also contain rules
+    /// for other programs.
     pub fn is_known(&self) -> bool {
         self.actions.iter().all(ActionPattern::is_known)
     }
 
-    /// Returns `true` if the rule applies. A rule that permits must match with certainty; for a rule that
-    /// forbids a possible match is enough.
+    /// Returns `true` if the rule applies to a part of a request. A rule that permits must match with
+    /// certainty; for a rule that forbids, a possible match is enough.
     pub(super) fn is_about(&self, named_target: &NamedTarget<'_>, pattern_base: PatternBase<'_>) -> bool {
         match self.fit(named_target, pattern_base) {
             Fit::Firm => true,
@@ -256,12 +257,12 @@ impl GovernanceRule {
     }
 }
 
-/// One part of a request with its action names and risk.
+/// One part of a request, with the names of its actions and with its risk.
 pub(crate) struct NamedTarget<'a> {
     pub(super) target: &'a Target<'a>,
     pub(super) risk: u8,
     names: Vec<(&'static str, bool)>,
-    /// `true` if the part changes files and neither runs nor fetches anything.
+    /// `true` if the part only changes files, without running or fetching anything.
     only_changes_files: bool,
 }
 
@@ -276,7 +277,7 @@ impl<'a> NamedTarget<'a> {
     }
 }
 
-/// All action names that are judged here. Rules about other actions never apply.
+/// Names of all actions that Narrows decides about. A rule about another action never applies.
 pub const ACTIONS: [&str; 8] = [
     "tool.call",
     "workspace.read",
@@ -288,20 +289,20 @@ pub const ACTIONS: [&str; 8] = [
     "irreversible",
 ];
 
-/// Action names that cover only file changes. They do not cover a part with other effects.
+/// Names of actions that are only file changes. A part with other effects has other names.
 const FILE_CHANGES: [&str; 2] = ["workspace.write", "workspace.delete"];
 
-/// Returns `true` if an action, or a pattern of actions, matches an action that is judged here.
+/// Returns `true` if an action, or a pattern of actions, matches an action that Narrows decides about.
 pub fn is_known_action(action: &str) -> bool {
     ActionPattern::new(action).is_known()
 }
 
-/// Returns the action names of one part of a request. `true` marks a certain name.
+/// Returns the names of the actions of one part. `true` marks a name that certainly applies.
 fn names(target: &Target<'_>) -> Vec<(&'static str, bool)> {
     let is = |kind: Kind| target.kinds.contains(&kind);
     let mut names = vec![("tool.call", true)];
     let runs = is(Kind::Execute);
-    // A command may do anything to its operands that a tool may do.
+    // A command may do to its operands anything that a tool may do.
     let hidden = runs && !target.looks;
     let writes = is(Kind::Edit) || is(Kind::Move) || is(Kind::Delete);
     let reads = is(Kind::Read) || is(Kind::Search);
@@ -310,7 +311,8 @@ fn names(target: &Target<'_>) -> Vec<(&'static str, bool)> {
             names.push((name, sure));
         }
     };
-    // A name must not cover other effects: an edit with `ls` or a URL is not just a command.
+    // A name must cover all effects of a part: an edit with the command `ls` or with a URL is not only a
+    // command.
     let is_only = |kind: Kind| is_no_more_than(target, |other| *other == kind);
     add("workspace.read", reads && is_only(Kind::Read), reads || runs || is(Kind::Other));
     add("workspace.write", writes, hidden || is(Kind::Other));
@@ -327,10 +329,10 @@ fn names(target: &Target<'_>) -> Vec<(&'static str, bool)> {
     names
 }
 
-/// Names of changes that some editing tools send in a member `command`.
+/// Names of file changes that some editing tools send in a member `command`.
 const OPERATIONS: [&str; 7] = ["view", "create", "str_replace", "insert", "undo_edit", "rename", "delete"];
 
-/// Returns `true` if a command only names the change of an editing tool.
+/// Returns `true` if a command is only the name of an editing tool's operation.
 fn is_operation(command: &Command) -> bool {
     match command {
         Command::Shell(text) => OPERATIONS.contains(&text.as_str()),
@@ -339,8 +341,8 @@ fn is_operation(command: &Command) -> bool {
     }
 }
 
-/// Returns `true` if a part of a request has no effects of other kinds. [`Kind::Other`] with a command or a
-/// URL comes from an agent that reports no kind.
+/// Returns `true` if a part has no effects other than those that `is_named` accepts. [`Kind::Other`] with a
+/// command or a URL comes from an agent that reports no kind.
 fn is_no_more_than(target: &Target<'_>, is_named: impl Fn(&Kind) -> bool) -> bool {
     let is_change = target.kinds.iter().any(|kind| is_file_change(kind) && is_named(kind));
     let action = target.action;
@@ -358,7 +360,7 @@ fn is_file_change(kind: &Kind) -> bool {
     matches!(kind, Kind::Edit | Kind::Move | Kind::Delete)
 }
 
-/// A pattern of an action: `*` matches any part between dots, and at the end any number of parts.
+/// A pattern of an action name. `*` stands for any part between dots, and at the end for any number of parts.
 #[derive(Debug, Clone)]
 struct ActionPattern {
     parts: Vec<TextPattern>,
@@ -416,7 +418,7 @@ mod tests {
         check("run_command", Class::Deny, "run_command", true);
         check("run_comand", Class::Deny, "run_command", false);
         check("run_*", Class::Allow, "run_command", true);
-        // As in a decision, a rule that permits needs the exact spelling of the tool.
+        // A rule that permits matches a tool name only in the same spelling, here and in a decision.
         check("Run_Command", Class::Deny, "run_command", true);
         check("Run_Command", Class::Allow, "run_command", false);
         check("workspace:/a/**", Class::Deny, "anything", true);

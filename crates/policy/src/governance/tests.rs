@@ -1,4 +1,4 @@
-//! Tests of the actions that each kind of rule matches.
+//! Tests of which actions each kind of rule matches.
 
 use std::path::PathBuf;
 
@@ -16,7 +16,7 @@ fn roots() -> Vec<PathBuf> {
     vec![PathBuf::from("/ws")]
 }
 
-/// Decides about an action, with a policy that allows as much as possible.
+/// Decides about an action by a ruleset, with a policy that allows as much as possible.
 fn decide(ruleset: GovernanceRuleset, action: &Action, budget_usage: &BudgetUsage<'_>) -> GovernanceDecision {
     let policy = Policy::new(Access::High, Narrowing::default()).with_ruleset(ruleset);
     let roots = roots();
@@ -354,7 +354,7 @@ proptest! {
     fn one_more_rule_never_makes_a_decision_milder(
         rules in prop::collection::vec(any_rule(), 0..4), more in any_rule(), action in any_action(), level in 0_u8..=4
     ) {
-        // Rules already decide, or the default allows; then another rule can only be stricter.
+        // If other rules decide, or the default allows, one more rule can only make the decision stricter.
         let before = judged(GovernanceRuleset::new(rules.clone()).with_default(DefaultApproval::Auto), &action);
         let both: Vec<GovernanceRule> = rules.iter().cloned().chain([more.clone()]).collect();
         let after = judged(GovernanceRuleset::new(both.clone()).with_default(DefaultApproval::Auto), &action);

@@ -1,4 +1,4 @@
-//! The examples of a rule. They are checked when the rule is read.
+//! Examples of a rule, which are checked when the rule is read.
 
 use std::path::PathBuf;
 
@@ -16,7 +16,7 @@ use crate::variable::Variable;
 
 const ROOT: &str = "/project";
 
-/// Checks `match` and `not_match`.
+/// Checks the examples in `match` and `not_match` of a rule.
 pub(super) fn check(rule: &Rule, table: Table<'_>) -> Option<()> {
     for (key, expected) in [("match", true), ("not_match", false)] {
         let Some(item) = table.get(key) else { continue };
@@ -53,7 +53,7 @@ fn matches(rule: &Rule, action: &Action) -> bool {
     if rule.effect == Verdict::Allow { about.all(|about| about) } else { about.any(|about| about) }
 }
 
-/// Returns the action of an example: a command line, or a table of fields.
+/// Returns the action that an example describes: a command line, or a table of fields.
 fn action(rule: &Rule, item: SettingValue<'_>) -> Option<Action> {
     if item.is_text() {
         return Some(Action::execute(Command::Shell(item.string()?.to_owned()), None));
@@ -82,7 +82,7 @@ fn action(rule: &Rule, item: SettingValue<'_>) -> Option<Action> {
     })
 }
 
-/// Returns a shell line, or a list of words.
+/// Returns the command of an example: a shell line, or a list of words.
 fn example_command(item: SettingValue<'_>) -> Option<Command> {
     if item.is_text() {
         Some(Command::Shell(item.string()?.to_owned()))

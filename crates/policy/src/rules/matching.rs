@@ -1,4 +1,4 @@
-//! Decides if a rule matches a target: certainly, possibly, or not.
+//! Decides whether a rule matches a part of a request: certainly, possibly, or not.
 
 use std::fmt;
 
@@ -36,14 +36,14 @@ impl fmt::Display for Field {
     }
 }
 
-/// The quality of a rule's match.
+/// How certainly a rule matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fit {
     /// The rule does not match, because of this field.
     No(Field),
-    /// The rule may match. This field is uncertain, or does not cover everything.
+    /// The rule may match. This field is uncertain, or covers only a part of the request.
     Loose(Field),
-    /// The rule certainly matches everything.
+    /// The rule certainly matches, and covers everything.
     Firm,
 }
 
@@ -52,7 +52,7 @@ impl Rule {
         join([self.fit_but_path(target), self.fit_paths(target, pattern_base)])
     }
 
-    /// Returns `true` if the rule applies. A rule that permits needs a certain match.
+    /// Returns `true` if the rule applies. A rule that permits must match with certainty.
     pub(crate) fn is_about(&self, target: &Target<'_>, pattern_base: PatternBase<'_>) -> bool {
         match self.fit(target, pattern_base) {
             Fit::Firm => true,
@@ -61,11 +61,11 @@ impl Rule {
         }
     }
 
-    /// Returns `true` if the rule names the path of `touch` and so lifts its protection.
+    /// Returns `true` if the rule names the path of `touch`, and so lifts the protection of the path.
     pub(crate) fn lifts(&self, target: &Target<'_>, touch: &Touch, pattern_base: PatternBase<'_>) -> bool {
         let names = self.paths.iter().any(|pattern| pattern.covers(&touch.steps, pattern_base));
         let rest = self.fit_but_path(target);
-        // The permission to run the command is judged separately: here only the file counts.
+        // Whether the command may run is judged elsewhere. Here only the file counts.
         let rest = rest == Fit::Firm || rest == Fit::Loose(Field::Command) && self.commands.is_empty();
         self.effect != Verdict::Deny && names && rest
     }
@@ -82,8 +82,8 @@ impl Rule {
         ])
     }
 
-    /// Matches the name of the tool. A match with a claimed name, or a name that describes something else,
-    /// is never certain.
+    /// Matches the name of the tool. The match is never certain if the agent only claims the name, or the
+    /// name describes something else.
     pub(crate) fn fit_tool(&self, action: &Action) -> Fit {
         let (tool, kind) = match action.tool.as_deref() {
             Some(tool) if tool.starts_with("kind:") => (None, Some(tool)),
@@ -107,7 +107,7 @@ impl Rule {
         if target.kinds.iter().all(has) {
             return Fit::Firm;
         }
-        // A command may do anything to its paths that a tool may do.
+        // A command may do to its paths anything that a tool may do.
         let by_command: &[Kind] = match (target.part, target.looks) {
             (Some(_), false) if !self.paths.is_empty() => &[Kind::Read, Kind::Edit, Kind::Move, Kind::Delete],
             (Some(_), true) if !self.paths.is_empty() => &[Kind::Read],
@@ -122,7 +122,7 @@ impl Rule {
 
     fn fit_command(&self, target: &Target<'_>) -> Fit {
         let Some(part) = target.part else {
-            // A command that is not shown may be any command.
+            // The command is unknown, so it may be any command.
             let hidden = target.kinds.contains(&Kind::Execute) && target.action.command.is_none();
             return match (self.commands.is_empty(), hidden) {
                 (true, _) => Fit::Firm,
@@ -132,13 +132,12 @@ impl Rule {
         };
         let explicit = self.kinds.contains(&Kind::Execute);
         if self.commands.is_empty() {
-            // A rule without commands must not allow one.
+            // A rule that names no command does not allow one.
             return if part.sure && explicit { Fit::Firm } else { Fit::Loose(Field::Command) };
         }
         let begins = self.effect != Verdict::Allow;
         if self.commands.iter().any(|pattern| pattern.covers(part, begins)) {
-            // The configuration of such a repository names programs that git runs, so the programs are
-            // uncertain.
+            // In such a repository, git runs programs that the agent may have chosen.
             if target.action.unusual_repository && runs_git(part) {
                 return Fit::Loose(Field::Command);
             }
@@ -152,17 +151,17 @@ impl Rule {
         }
     }
 
-    /// Returns `true` if the request does nothing except its command and the fields that the rule names. A
-    /// rule that allows `ls` must not allow an edit that also has `ls`.
+    /// Returns `true` if the rule names everything that the request does besides its command. A rule that
+    /// allows `ls` must not allow an edit that also has the command `ls`.
     fn names_all_beside_command(&self, target: &Target<'_>) -> bool {
         let action = target.action;
         let is_named = |kind: &Kind| match kind {
             Kind::Execute => true,
             kind if kind.only_reads() || self.kinds.contains(kind) => true,
-            // A fetch without a URL is the command itself.
+            // A fetch that names no URL is only a name for the command.
             Kind::Fetch => action.urls.is_empty() || !self.urls.is_empty(),
-            // An agent that reports no kind shows nothing but its command. A tool of a server may use the
-            // command for anything.
+            // If an agent reports no kind, its command is all that the call shows. The tool of a server may
+            // use the command for anything.
             Kind::Other => {
                 let is_agents = action.server.is_none() || !self.servers.is_empty() || !self.tools.is_empty();
                 is_agents && action.paths.is_empty() && action.urls.is_empty()
@@ -172,8 +171,8 @@ impl Rule {
         target.kinds.iter().all(is_named)
     }
 
-    /// Returns `true` if a variable of the request may run one of the commands. A variable counts like the
-    /// same assignment in a command.
+    /// Returns `true` if a variable of the request may run one of the rule's commands. A variable counts like
+    /// the same assignment in a command.
     fn may_be_run_by_env(&self, target: &Target<'_>) -> bool {
         let touched = |part: &Part| self.commands.iter().any(|pattern| pattern.touches(part));
         let moves_home =
@@ -185,7 +184,8 @@ impl Rule {
             })
     }
 
-    /// Matches the variables of a command. An unlisted variable may turn it into another command.
+    /// Matches the variables of a command. A variable that the rule does not list may turn the command into
+    /// another one.
     fn fit_env(&self, target: &Target<'_>) -> Fit {
         let listed = |name: &str| self.env.iter().any(|pattern| is_like(name, pattern, Case::Different));
         let runs = target.part.is_some() || target.kinds.contains(&Kind::Execute);
@@ -244,7 +244,7 @@ impl Rule {
     }
 }
 
-/// Returns `true` if paths below a path are removed with it.
+/// Returns `true` if the request removes everything below its paths, too.
 fn removes(target: &Target<'_>) -> bool {
     target.part.is_some() || target.kinds.iter().any(|kind| matches!(kind, Kind::Move | Kind::Delete))
 }

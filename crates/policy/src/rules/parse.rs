@@ -64,12 +64,12 @@ fn rule(table: Table<'_>, number: usize) -> Option<Rule> {
     Some(rule)
 }
 
-/// Reads the value of `key`, or each entry of its list.
+/// Returns the values that `read` finds in `key`, or in each entry of its list.
 fn each<'a, T>(table: Table<'a>, key: &str, read: impl Fn(SettingValue<'a>) -> Option<T>) -> Vec<T> {
     table.get(key).and_then(any_of).into_iter().flatten().filter_map(read).collect()
 }
 
-/// Returns the value, or the elements of a list with at least one element.
+/// Returns the value, or the elements of a list, which must not be empty.
 pub(super) fn any_of(item: SettingValue<'_>) -> Option<Vec<SettingValue<'_>>> {
     if !item.is_list() {
         return Some(vec![item]);
@@ -81,7 +81,7 @@ pub(super) fn any_of(item: SettingValue<'_>) -> Option<Vec<SettingValue<'_>>> {
     Some(list)
 }
 
-/// Returns a pattern, or records a finding.
+/// Returns a parsed pattern. Records a finding if the pattern is invalid.
 fn pattern<T>(item: SettingValue<'_>, parsed: Result<T, impl Into<String>>) -> Option<T> {
     parsed.map_or_else(|what| item.error(what, None), Some)
 }
@@ -103,7 +103,7 @@ fn name(item: SettingValue<'_>) -> Option<String> {
     Some(text.to_owned())
 }
 
-/// Reads one command: a line of words, or a list of them.
+/// Reads a command pattern: a line of words, or a list of words.
 fn command(item: SettingValue<'_>) -> Option<CommandPattern> {
     pattern(item, CommandPattern::new(words(item)?))
 }

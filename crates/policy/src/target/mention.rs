@@ -1,4 +1,4 @@
-//! Paths and URLs among the words of a command.
+//! Finds paths and URLs among the words of a command.
 //!
 //! Only the program knows which words are paths. So for rules that forbid, every word that can be a path
 //! counts as one. No permission follows from such a word alone.
@@ -21,17 +21,17 @@ const MAX_PIECES: usize = 10_000;
 /// Maximum number of directories with protected paths that one command may name.
 const MAX_ENTERED: usize = 16;
 
-/// Number of option letters that are considered at each end of a row of letters in one word. A path may
-/// follow any of them.
+/// Maximum number of option letters that are considered at each end of a row of letters. A path may follow
+/// each of these letters in the same word.
 const MAX_OPTION_LETTERS: usize = 32;
 
-/// Maximum length of a path. Longer words cannot be paths.
+/// Maximum length of a path. A longer word is not a path.
 const MAX_PATH_BYTES: usize = 4096;
 
-/// Programs that open none of their words.
+/// Programs that open none of the files that their words may name.
 const SPEAKERS: &str = "echo printf true false";
 
-/// Programs whose words may be programs.
+/// Programs whose words may name programs.
 const INTERPRETERS: &str = "\
     awk bun deno gawk groovy jshell julia lua mawk nawk node nodejs osascript perl php psql ruby rscript \
     sed gsed sqlite3 tclsh vim vi nvim ex ed emacs make";
@@ -41,13 +41,13 @@ const MUTATORS: &str = "\
     aria2c chattr chmod chown cp csplit curl dd ed ex http https install ln mkdir mv nvim red rm rmdir shred sort split sponge \
     tee touch truncate unlink unzip trash vi vim wget wget2 xh";
 
-/// Programs that change their operands with an in-place option.
+/// Programs that change their operands if an option for editing in place is present.
 const IN_PLACE_EDITORS: &str = "gsed perl ruby sed";
 
-/// Programs that put files with any names into a directory operand.
+/// Programs that write files of any names into a directory that they name.
 const FILLERS: &str = "7z 7za 7zz bsdcpio cpio patch pax rsync unar unrar";
 
-/// Programs that only read their operands, even after expansion of patterns.
+/// Programs that only read their operands, even if the shell has expanded a pattern to several names.
 const READERS: &str = "\
     cat cksum cmp comm cut df du egrep fgrep file grep head hexdump ls md5sum nl od readlink realpath sha1sum sha256sum \
     sha512sum stat strings tail wc";
@@ -55,20 +55,20 @@ const READERS: &str = "\
 /// Subcommands of git that do not change their operands.
 const GIT_READERS: &str = "add stage status diff log show blame commit ls-files grep";
 
-/// Programs that change or remove files whose names another program provides.
+/// Programs that change or remove files whose names come from another program.
 const REMOVERS: &str = "chmod chown mv rm rmdir shred tee truncate unlink trash";
 
-/// Programs whose words are URLs even without a scheme.
+/// Programs whose words are URLs, even if a scheme is missing.
 const DOWNLOADERS: &str = "curl wget wget2 aria2c http https xh lynx w3m ssh nc ncat";
 
-/// Separators before a path, in words such as `--file=x`, `if=x`, `@x`, `host:x`.
+/// Characters before a path in words such as `--file=x`, `if=x`, `@x`, `host:x`.
 const SEPARATORS: &[char] = &['=', ',', ':', '@'];
 
 /// Separators of words in code.
 const PUNCTUATION: &[char] =
     &[' ', '\t', '\n', '\'', '"', '(', ')', '[', ']', '{', '}', '<', '>', ';', '|', '&', '`', '+', '!'];
 
-/// Returns all paths that the words of `part` may be. `None` if there are too many.
+/// Returns all paths that the words of `part` may stand for. `None` if there are too many.
 pub(super) fn touches(
     part: &Part,
     looks: bool,
@@ -86,7 +86,7 @@ pub(super) fn touches(
     }
     let code = any(INTERPRETERS) || names.iter().any(|name| name.starts_with("python"));
     let only_takes = names.len() == 1 && part.knows_its_words() && leaves_files(part.argv());
-    // Printed text may become the name of a file that another command changes.
+    // Another command may change a file whose name is printed.
     let printed = output_use == OutputUse::Used && any(SPEAKERS);
     let writes = printed || !looks && !only_takes;
     let itself = writes
@@ -169,7 +169,7 @@ pub(super) fn touches(
     Some(touches)
 }
 
-/// Returns `true` if a word is `-i` (alone, combined or with a suffix) or `--in-place`.
+/// Returns `true` if a word is `--in-place` or `-i`, also combined with other letters or with a suffix.
 fn edits_in_place(part: &Part) -> bool {
     part.words.iter().skip(1).any(|word| {
         let has_letter = |letters: &str| {
@@ -198,7 +198,7 @@ fn only_reads(part: &Part, names: &[String], output_use: OutputUse) -> bool {
     }
 }
 
-/// Returns the directories below which a finder, or a program that gets names from another, may change
+/// Returns the directories below which `find`, or a program that gets names from another program, may change
 /// everything. `None` if there are too many.
 fn found_touches(part: &Part, bases: &[Steps], path_base: PathBase<'_>) -> Option<Vec<Touch>> {
     let mut touches = Vec::new();
@@ -219,7 +219,7 @@ fn found_touches(part: &Part, bases: &[Steps], path_base: PathBase<'_>) -> Optio
     Some(touches)
 }
 
-/// Returns `true` if a word is only a pattern that a shell expands to existing names: `*`, `*/??`.
+/// Returns `true` if a word consists only of a pattern that a shell expands to existing names: `*`, `*/??`.
 fn is_bare_glob(word: &Word) -> bool {
     let is_open = |unit: &PatternUnit| matches!(unit, PatternUnit::Many | PatternUnit::One);
     let is_plain = |unit: &PatternUnit| is_open(unit) || *unit == PatternUnit::Char('/');
@@ -230,8 +230,8 @@ fn is_bare_glob(word: &Word) -> bool {
         && text_pattern.0.iter().all(is_plain)
 }
 
-/// Returns the files that `sed` commands read or write. Their names may follow the letter: `r.env`,
-/// `s/a/b/wfile`.
+/// Returns the files that `sed` commands in a word read or write. A file name may directly follow the
+/// command: `r.env`, `s/a/b/wfile`.
 fn sed_files(word: &Word) -> Vec<(TextPattern, bool)> {
     const MAX_FILES: usize = 64;
     let units = word.text_pattern().0;
@@ -246,12 +246,12 @@ fn sed_files(word: &Word) -> Vec<(TextPattern, bool)> {
     files.filter(|(file, _)| !file.0.is_empty() && file.0.len() <= MAX_PATH_BYTES).collect()
 }
 
-/// Returns `true` if `printf` assigns its output to a variable.
+/// Returns `true` if `printf` stores its output in a variable.
 fn assigns(part: &Part) -> bool {
     part.words.iter().skip(1).any(|word| word.text.starts_with("-v"))
 }
 
-/// Returns all paths in literal texts that become words of an unknown command. `None` if there are too
+/// Returns all paths in literal texts that may become words of an unknown command. `None` if there are too
 /// many.
 fn literal_touches(part: &Part, bases: &[Steps], path_base: PathBase<'_>) -> Option<Vec<Touch>> {
     let mut touches = Vec::new();
@@ -281,7 +281,8 @@ fn literal_touches(part: &Part, bases: &[Steps], path_base: PathBase<'_>) -> Opt
     Some(touches)
 }
 
-/// Returns the file of a redirection with all its possible directories. `None` if there are too many paths.
+/// Returns the file of a redirection, in each directory in which it may be. `None` if there are too many
+/// paths.
 pub(super) fn file(
     word: &Word,
     writes: bool,
@@ -298,7 +299,7 @@ pub(super) fn file(
         .into_iter()
         .map(|steps| Touch {
             steps,
-            // After `cd` the base of a relative path is unknown.
+            // After a `cd`, it is unknown where a relative path starts.
             claimed: known
                 .clone()
                 .filter(|_| part.after.is_empty() || word.text.starts_with('/'))
@@ -315,12 +316,12 @@ pub(super) fn file(
         .into()
 }
 
-/// Returns `true` if a program of the part puts files that its words do not name into directories that its
-/// words do name.
+/// Returns `true` if a program of the part writes files into directories that its words name, under names
+/// that its words do not contain.
 fn fills_directories(part: &Part, names: &[String]) -> bool {
     let any = |list: &str| names.iter().any(|name| listed(list, name));
     let extracts = |(at, word): (usize, &Word)| {
-        // The first word needs no hyphen.
+        // The first word can contain option letters without a hyphen.
         let letters = word.text.strip_prefix('-').or((at == 0).then_some(word.text.as_str()));
         letters.is_some_and(|letters| match letters.strip_prefix('-') {
             Some(long) => matches!(long, "extract" | "get"),
@@ -330,7 +331,7 @@ fn fills_directories(part: &Part, names: &[String]) -> bool {
     any(FILLERS) || any("tar bsdtar gtar") && part.words.iter().skip(1).enumerate().any(extracts)
 }
 
-/// Returns all URLs that the words of `part` may be, and those that its redirections open.
+/// Returns all URLs that the words of `part` may stand for, and those that its redirections open.
 pub(super) fn urls(part: &Part) -> Vec<String> {
     let bare = part.programs().any(|name| listed(DOWNLOADERS, &name));
     let mut urls = hosts::addresses(part);
@@ -347,7 +348,7 @@ pub(super) fn urls(part: &Part) -> Vec<String> {
         if found.is_empty() && bare && at > 0 {
             found.extend(bare_address(&word));
         }
-        // `curl` expands `http://{a,b}/` to several URLs. A URL that cannot be parsed may be any URL.
+        // `curl` expands `http://{a,b}/` to several URLs. A text that cannot be parsed counts as any URL.
         if word.open.is_none() && found.iter().any(|address| has_braced_host(address)) {
             found.push(String::new());
         }
@@ -361,7 +362,7 @@ fn has_braced_host(address: &str) -> bool {
     host.is_some_and(|host| host.contains(['{', '}']))
 }
 
-/// Returns the URL without a scheme in a word of a downloader, or in its option.
+/// Returns the URL without a scheme that is a word of a downloader, or the value of its option.
 fn bare_address(word: &Word) -> Option<String> {
     let text = word.text.as_str();
     let is_host = |text: &&str| text.contains(['.', ':']) && !text.contains([' ', '{', '/', '"']);
@@ -370,7 +371,7 @@ fn bare_address(word: &Word) -> Option<String> {
         None if word.is_option() => text.get(2..).filter(is_host),
         None => Some(text),
     };
-    // `//host` inherits the scheme. Headers and data are not hosts.
+    // `//host` stands for a URL with the scheme of another URL. Headers and data contain no host.
     let is_text = |value: &&str| value.split('/').next().is_some_and(|host| host.contains([' ', '"']));
     let value = value.filter(|value| !is_text(value))?;
     match value.strip_prefix('/') {
@@ -379,13 +380,14 @@ fn bare_address(word: &Word) -> Option<String> {
     }
 }
 
-/// Returns the word and its separated parts. `true` marks those that count for protection.
+/// Returns the word, and the parts of it that may be paths. `true` marks texts that are checked for protected
+/// paths.
 fn pieces(word: &Word, code: bool) -> Vec<(TextPattern, bool)> {
     let text_patterns = word.text_patterns().chain(decoded(word)).chain(with_directory(word));
     text_patterns.flat_map(|text_pattern| pieces_of(word, text_pattern, code)).collect()
 }
 
-/// Returns the word with a tilde instead of a leading variable that names the same directory.
+/// Returns the word with `~` instead of a leading variable that stands for the same directory.
 fn with_directory(word: &Word) -> Option<TextPattern> {
     let directory = match word.holes.first()?.as_str() {
         "$PWD" => "~+",
@@ -400,7 +402,7 @@ fn with_directory(word: &Word) -> Option<TextPattern> {
     })
 }
 
-/// Returns the word with decoded percent escapes, as in a local URL: `file:///x/%2eenv`.
+/// Returns the word with percent escapes decoded, as in a local URL: `file:///x/%2eenv`.
 fn decoded(word: &Word) -> Option<TextPattern> {
     let whole = word.text_pattern();
     let is_percent = |unit: &PatternUnit| *unit == PatternUnit::Char('%');
@@ -449,7 +451,7 @@ fn pieces_of(word: &Word, whole: TextPattern, code: bool) -> Vec<(TextPattern, b
 }
 
 /// Returns the possible paths after option letters in one word: `-fpath`, `-vxfpath`. In a long row of
-/// letters only [`MAX_OPTION_LETTERS`] at each end may be options.
+/// letters, only [`MAX_OPTION_LETTERS`] at each end are considered.
 fn glued(units: &[PatternUnit]) -> impl Iterator<Item = &[PatternUnit]> {
     let is_letter =
         |unit: &&PatternUnit| matches!(unit, PatternUnit::Char(letter) if letter.is_ascii_alphanumeric());
@@ -461,14 +463,13 @@ fn glued(units: &[PatternUnit]) -> impl Iterator<Item = &[PatternUnit]> {
     (1..=letters).filter(near).filter_map(|at| units.get(at + 1..)).filter(|rest| !rest.is_empty())
 }
 
-/// Returns `true` if an option names files that a program ignores.
+/// Returns `true` if an option names files that the program leaves out.
 fn is_left_out(word: &Word) -> bool {
     ["--exclude", "--ignore", "--no-"].iter().any(|name| word.text.starts_with(name))
 }
 
-/// Returns the directories among the words of `part` in which another word may name a protected path: after
-/// an option such as `-C` or `--chdir=`, or as an operand of a program that enters it. `None` if there are
-/// too many.
+/// Returns the directories among the words of `part` that a program may enter before it opens other words:
+/// after an option such as `-C` or `--chdir=`, or as an operand. `None` if there are too many.
 fn entered(part: &Part, code: bool, bases: &[Steps], path_base: PathBase<'_>) -> Option<Vec<Steps>> {
     let mut found: Vec<Steps> = Vec::new();
     for word in
@@ -488,15 +489,15 @@ fn entered(part: &Part, code: bool, bases: &[Steps], path_base: PathBase<'_>) ->
     Some(found)
 }
 
-/// Returns the directories in which relative paths may start: the working directory, and every directory
-/// that `cd` may have entered.
+/// Returns the directories in which relative paths may start: the working directory, and every directory that
+/// a `cd` may have entered.
 pub(super) fn bases(part: &Part, path_base: PathBase<'_>) -> Vec<Steps> {
     let mut bases = vec![path_base.cwd.map(Steps::from_path).unwrap_or_default()];
     let real = path_base.real.map(Steps::from_path);
     for from in bases.clone().into_iter().chain(real.clone()) {
         let mut reached = vec![from];
         for directory in &part.after {
-            // Each directory multiplies the ones before, so only the first few count.
+            // Each directory multiplies the number of possible ones, so only the first few are followed.
             let next = directory.text_patterns().flat_map(|text_pattern| {
                 reached
                     .iter()
@@ -514,14 +515,14 @@ pub(super) fn bases(part: &Part, path_base: PathBase<'_>) -> Vec<Steps> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Tilde {
     Home,
-    /// `~+`.
+    /// The working directory: `~+`.
     WorkingDirectory,
     /// Another directory: `~-`, `~2`, `~+2`, the home directory of a user, or a named directory of the
     /// shell.
     Other,
 }
 
-/// Returns the directory that a shell may insert for the first name of a path.
+/// Returns the directory that a shell may insert for a tilde at the beginning of a path.
 fn tilde(text_pattern: &TextPattern) -> Option<Tilde> {
     let [PatternUnit::Char('~'), name @ ..] =
         text_pattern.0.split(|unit| *unit == PatternUnit::Char('/')).next()?
@@ -546,8 +547,8 @@ fn tilde(text_pattern: &TextPattern) -> Option<Tilde> {
     }
 }
 
-/// Returns the paths that `text_pattern` may mean from each of these directories. `None` if there are too
-/// many.
+/// Returns the paths that `text_pattern` may stand for, starting in each of these directories. `None` if
+/// there are too many.
 fn resolved(text_pattern: &TextPattern, bases: &[Steps], path_base: PathBase<'_>) -> Option<Vec<Steps>> {
     let absolute = text_pattern.0.first() == Some(&PatternUnit::Char('/'))
         || tilde(text_pattern).is_some_and(|tilde| tilde != Tilde::WorkingDirectory);
@@ -561,7 +562,7 @@ fn resolved(text_pattern: &TextPattern, bases: &[Steps], path_base: PathBase<'_>
     Some(paths)
 }
 
-/// Joins `text_pattern` to `base`, and removes `.` and `..`.
+/// Returns `text_pattern` as a path that starts in `base`, without `.` and `..`.
 fn join(base: Steps, text_pattern: &TextPattern, path_base: PathBase<'_>) -> Steps {
     let tilde = tilde(text_pattern);
     let mut steps = match (text_pattern.0.first(), tilde) {

@@ -1,15 +1,15 @@
 //! Texts that a shell evaluates as numbers: `$((…))`, `((…))`, subscripts and substring positions.
 //!
-//! Only the simplest forms are read. Any other form may end elsewhere, or run a command.
+//! Only the simplest forms are read. A text of any other form may end at another position, or run a command.
 
 use super::{Lexer, lex_within};
 use crate::text_pattern::PatternUnit;
 
-/// Maximum number of characters of `${…}` that are examined.
+/// Maximum number of characters that are examined for the end of `${…}`.
 const MAX_PARAMETER_CHARS: usize = 256;
 
 impl Lexer {
-    /// Reads `$((…))` from the first parenthesis. Returns `true` if it is one.
+    /// Reads `$((…))` from the first parenthesis on. Returns `false` if the text is no arithmetic expansion.
     pub(super) fn sum(&mut self) -> bool {
         let Some(length) = self.simple_sum(2, false) else { return false };
         self.take_sum(2, length);
@@ -18,7 +18,7 @@ impl Lexer {
         true
     }
 
-    /// Reads the command `((…))` after the first parenthesis. Returns `true` if it is one.
+    /// Reads the command `((…))` after its first parenthesis. Returns `false` if the text is no such command.
     pub(super) fn sum_command(&mut self) -> bool {
         let frame = self.frame();
         let counts = matches!(&frame.raw.words[..], [word] if word.text == "for" && word.open.is_none());
@@ -36,7 +36,7 @@ impl Lexer {
             self.end_part();
             return true;
         }
-        // Other shells read a list of commands in it.
+        // Shells without `((…))` read the text as a list of commands.
         let inner = lex_within(&text, self.depth + 1);
         self.broken |= inner.broken && self.depth == super::MAX_DEPTH;
         self.done.absorb(super::Lexed { broken: false, ..inner });
@@ -54,8 +54,8 @@ impl Lexer {
         text
     }
 
-    /// Returns the length of the simple expression that begins `skip` characters ahead and ends with two
-    /// parentheses.
+    /// Returns the length of the simple expression that begins `skip` characters ahead. Two parentheses end
+    /// the expression.
     fn simple_sum(&self, skip: usize, several: bool) -> Option<usize> {
         const MAX_SUM_CHARS: usize = 1024;
         let rest = self.chars.get(self.at + skip..)?;
@@ -92,12 +92,12 @@ impl Lexer {
         None
     }
 
-    /// Reads the part between `${` and `}` that is evaluated or changes something.
+    /// Reads those parts between `${` and `}` that are evaluated or change something.
     pub(super) fn parameter(&mut self) {
         let rest: String = self.chars[self.at..].iter().take(MAX_PARAMETER_CHARS).collect();
-        // The part beyond the limit is unknown.
+        // If the closing brace is beyond the limit, the text cannot be read.
         self.broken |= !rest.contains('}');
-        // Newer shells run commands in `${ …; }`, and zsh has flags in `${(…)…}`.
+        // Newer shells run the commands in `${ …; }`, and zsh has flags in `${(…)…}`.
         self.broken |= rest.starts_with([' ', '\t', '\n', '|', '(', '<', '>', '&', ';']);
         let indirect = rest.starts_with('!');
         let begun = rest.trim_start_matches(['!', '#', '^', '=', '~', '+']);
@@ -138,7 +138,7 @@ impl Lexer {
                 _ => self.broken = true,
             },
             None if behind.starts_with('=') => self.done.assigned.push(name),
-            // `@P` evaluates the value as a prompt.
+            // `${x@P}` evaluates the value as a prompt, which may run commands.
             None if behind.starts_with('@') => {
                 self.broken |= !behind[1..].starts_with(['Q', 'U', 'u', 'L', 'a', 'k', 'K', 'E', '}']);
             }

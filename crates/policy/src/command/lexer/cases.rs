@@ -1,5 +1,4 @@
-//! Parentheses, and the branches of `case`, whose patterns end with a closing parenthesis that was never
-//! opened.
+//! Parentheses, and the branches of `case`. The closing parenthesis after a pattern has no opening one.
 
 use super::{Lexer, Open, Raw};
 use crate::command::{Word, listed};
@@ -18,16 +17,16 @@ pub(super) enum Case {
 }
 
 impl Lexer {
-    /// Returns `true` inside a pattern of a `case`.
+    /// Returns `true` if the lexer is in a pattern of a `case`.
     pub(super) fn in_pattern(&mut self) -> bool {
         self.frame().cases.last() == Some(&Case::Pattern)
     }
 
-    /// Ends a word. Returns `true` if another pattern follows it.
+    /// Ends a word. Returns `true` if the word was in a pattern of a `case`, and another pattern follows.
     pub(super) fn goes_on_in_pattern(&mut self) -> bool {
         self.in_pattern() && {
             self.end_word();
-            // `esac` ends all patterns.
+            // `esac` ends the last branch, and no further pattern follows.
             self.in_pattern()
         }
     }
@@ -36,7 +35,7 @@ impl Lexer {
         matches!(self.frame().cases.last(), Some(Case::Word | Case::In))
     }
 
-    /// Continues a `case`. Returns `true` if the word does not belong to a command.
+    /// Adds a word to a `case`. Returns `false` if the word belongs to a command in a branch.
     pub(super) fn add_to_case(&mut self, word: &Word, keyword: bool) -> bool {
         let frame = self.frame();
         match (frame.cases.last().copied(), word.text.as_str()) {
@@ -66,7 +65,7 @@ impl Lexer {
         false
     }
 
-    /// Reads `;;`, `;&` or `;;&`.
+    /// Reads the end of a branch: `;;`, `;&` or `;;&`.
     pub(super) fn end_branch(&mut self) {
         self.end_word();
         while matches!(self.peek(0), Some(';' | '&')) {
@@ -104,7 +103,7 @@ impl Lexer {
         let words: Vec<&str> = frame.raw.words.iter().map(|word| word.text.as_str()).collect();
         let named = matches!(words[..], [name] | ["function", name] if is_name(name)) && frame.raw.sure;
         if named && self.peek(blanks) == Some(')') {
-            // A function definition: its commands follow.
+            // After the parentheses of a function definition, its commands follow.
             self.at += blanks + 1;
             self.frame().raw.sure = false;
             return self.end_part();
@@ -142,7 +141,7 @@ impl Lexer {
         let depth = self.frames.len();
         let frame = self.frame();
         let open = !frame.quotes.is_empty() || !frame.cases.is_empty() || frame.condition;
-        // In a value `[subscript]=…` the subscript is evaluated.
+        // In an array value, the shell evaluates the subscript of `[subscript]=…`.
         let subscript = |word: &Word| {
             let number = word.text.strip_prefix('[').and_then(|rest| rest.split_once(']'));
             word.text.starts_with('[')
@@ -163,7 +162,7 @@ fn frame_has_files(raw: &Raw) -> bool {
     !raw.writes.is_empty() || !raw.reads.is_empty()
 }
 
-/// Returns `true` if a text begins as an assignment.
+/// Returns `true` if a text begins like an assignment: `name=` or `name[subscript]=`.
 pub(in crate::command) fn is_assignment(text: &str) -> bool {
     let Some((name, _)) = text.split_once('=') else { return false };
     let name = name.strip_suffix('+').unwrap_or(name);

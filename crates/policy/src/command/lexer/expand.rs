@@ -1,9 +1,9 @@
-//! Expansions: variables, substitutions, patterns, lists in braces.
+//! Expansions: variables, substitutions, file name patterns, and lists in braces.
 
 use super::{Lexer, Open, Quote, cases, lex_within};
 use crate::text_pattern::PatternUnit;
 
-/// Maximum length of all words of a list in braces. Longer lists count as unknown.
+/// Maximum length of all words that a list in braces stands for. A longer list counts as unknown.
 const MAX_LIST_BYTES: usize = 64 << 10;
 
 impl Lexer {
@@ -60,7 +60,7 @@ impl Lexer {
                 self.unknown(PatternUnit::Many, &name, bare);
             }
             Some('[') => {
-                // `$[…]`, an old form of an arithmetic expansion.
+                // `$[…]` is an old form of an arithmetic expansion, which some shells still evaluate.
                 self.broken = true;
                 self.at += 1;
                 self.unknown(PatternUnit::Many, "$[", bare);
@@ -77,7 +77,7 @@ impl Lexer {
         }
     }
 
-    /// Reads the rest of `$'…'`, which may have numeric escapes.
+    /// Reads the rest of `$'…'`. Numeric escapes are decoded.
     fn escapes(&mut self) {
         self.done.plain = false;
         self.frame().raw.sure = false;
@@ -91,7 +91,7 @@ impl Lexer {
             match letter {
                 '\'' => return,
                 '\\' => {
-                    // A shell without these quotes ends the text here.
+                    // A shell that does not know `$'…'` ends the text at this quote.
                     self.broken |= self.peek(0) == Some('\'');
                     self.escape();
                 }
@@ -112,7 +112,7 @@ impl Lexer {
             't' => return self.plain('\t'),
             '\\' | '\'' | '"' | '?' => return self.plain(letter),
             'a' | 'b' | 'e' | 'E' | 'f' | 'r' | 'v' => return self.plain('\u{1}'),
-            // Other escapes differ between shells.
+            // Shells decode other escapes differently.
             _ => return self.swallow(),
         };
         self.at -= usize::from(radix == 8);
@@ -123,19 +123,20 @@ impl Lexer {
             self.at += 1;
         }
         match number {
-            // The text ends at 0, or several bytes form a character; `\x{…}` has no digits.
+            // At a zero, the text ends. Larger numbers are bytes that form a character together, and `\x{…}`
+            // has no digits.
             0 | 0x80.. => self.swallow(),
             number => self.plain(char::from_u32(number).unwrap_or_default()),
         }
     }
 
-    /// Marks the rest of the word as not understood.
+    /// Marks the rest of the word as unknown.
     fn swallow(&mut self) {
         self.unknown(PatternUnit::Many, "…", false);
         self.word().swallows = true;
     }
 
-    /// Reads the text up to the next backtick. Without its backslashes it is a command.
+    /// Reads the text up to the next backtick. The text without its escaping backslashes is a command.
     pub(super) fn backtick(&mut self) {
         let quoted = !self.is_bare();
         let mut text = String::new();
@@ -166,7 +167,7 @@ impl Lexer {
         self.done.absorb(inner);
     }
 
-    /// Reads `[…]`: a character class in a word, or a program.
+    /// Reads `[…]`, which is a character class in a word, or the program `[`.
     pub(super) fn bracket(&mut self) {
         let rest = &self.chars[self.at..];
         let blank = |letter: Option<&char>| letter.is_none_or(|letter| " \t\n;&|<>()".contains(*letter));
@@ -194,17 +195,17 @@ impl Lexer {
                 self.done.sums.push(written.trim_end_matches(']').to_owned());
             }
             self.at += written.chars().count();
-            // A range may contain any character between its ends, in the collation of the locale.
+            // A range such as `a-z` may contain other characters, too, depending on the locale.
             self.unknown(PatternUnit::One, &format!("[{written}"), false);
             return;
         }
-        // The subscript of an assignment may contain blanks and anything else.
+        // The word may be an assignment whose subscript contains blanks and other characters.
         self.broken |= named;
         self.unknown(PatternUnit::Many, "[", false);
         self.word().swallows = true;
     }
 
-    /// Reads `{a,b}`, which becomes several words.
+    /// Reads a list such as `{a,b}`, which stands for several words.
     pub(super) fn brace(&mut self) {
         let rest = &self.chars[self.at..];
         let is_plain = |letter: char| letter.is_alphanumeric() || "_-+./=:@%".contains(letter);
@@ -241,7 +242,7 @@ impl Lexer {
         if rest.first().is_none_or(|next| " \t\n;&|<>()".contains(*next)) {
             return self.plain('{');
         }
-        // The rest is still read, but the resulting word is unknown.
+        // The list is too long. Its text is still read, but the resulting words are unknown.
         self.unknown(PatternUnit::Many, "{", true);
         self.word().swallows = true;
     }

@@ -1,13 +1,14 @@
-//! Literal operands between `${` and `}`. They are inserted if a variable is not set, or in place of a part
+//! Literal operands between `${` and `}`, which are inserted if a variable is not set, or in place of a part
 //! of its value.
 //!
 //! The value of a variable is unknown, but an operand is literal. A word gets one alternative for every
-//! operand, and one with all of them, so that a path in an operand counts like a path in a word.
+//! operand, and one with all operands, so that a path in an operand counts like a path in a word.
 
 use super::{Building, Lexer};
 use crate::text_pattern::{PatternUnit, TextPattern};
 
-/// Maximum number of units in the operands of one word. Every operand is examined together with its word.
+/// Maximum number of units in all operands of one word. Every operand is examined together with the whole
+/// word.
 const MAX_OPERAND_UNITS: usize = 4096;
 
 /// Maximum number of expansions with an operand in one word.
@@ -15,28 +16,28 @@ const MAX_OPERANDS: usize = 64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Use {
-    /// Inserted unchanged: `${x:-y}`.
+    /// The operand is inserted unchanged: `${x:-y}`.
     Whole,
-    /// Inserted after the slash: `${x/pattern/text}`.
+    /// The part of the operand after the slash is inserted: `${x/pattern/text}`.
     BehindSlash,
-    /// Never inserted, because it is a pattern to remove, or a number: `${x%y}`, `${x:1:2}`.
+    /// The operand is a pattern to remove or a number, and is never inserted: `${x%y}`, `${x:1:2}`.
     Never,
 }
 
 #[derive(Debug)]
 pub(super) struct Operand {
-    /// Start of the text, after the name and the operator.
+    /// Position at which the operand begins, after the name and the operator.
     from: usize,
     usage: Use,
     units: Vec<PatternUnit>,
 }
 
-/// An operand, and the position of its expansion in the word.
+/// An operand, with the position of its expansion in the word.
 #[derive(Debug)]
 pub(super) struct Filling {
     at: usize,
     texts: Vec<Vec<PatternUnit>>,
-    /// `true` if the operand is inside another one, which then contains it.
+    /// `true` if the operand is part of another operand.
     nested: bool,
 }
 
@@ -48,7 +49,7 @@ impl Lexer {
         let name = rest[at..].iter().take_while(|letter| is_name(letter)).count();
         at += name;
         if name == 0 {
-            // A special parameter: `${@:-x}`, or `${#:-x}`, whose `#` was skipped already.
+            // The name is a special parameter: `${@:-x}`, or `${#:-x}`, whose `#` was skipped already.
             at += usize::from(rest.get(at).is_some_and(|letter| "@*?-$".contains(*letter)));
         }
         if rest.get(at) == Some(&'[') {
@@ -84,7 +85,7 @@ impl Lexer {
         let outer = self.frame().operands.last_mut();
         let nested = outer.is_some();
         outer.into_iter().for_each(|outer| {
-            // This operand replaces the unknown value that was added for it.
+            // The operand replaces the unknown value that was added for its expansion.
             outer.units.pop_if(|unit| *unit == PatternUnit::Many);
             outer.units.extend_from_slice(text);
         });
@@ -93,7 +94,7 @@ impl Lexer {
         word.fillings.push(Filling { at, texts, nested });
     }
 
-    /// Adds to the current operand. Returns `false` if there is none.
+    /// Adds a unit to the current operand. Returns `false` if no operand is being read.
     pub(super) fn add_to_operand(&mut self, unit: PatternUnit) -> bool {
         let at = self.at;
         let Some(operand) = self.frame().operands.last_mut() else { return false };
@@ -103,7 +104,7 @@ impl Lexer {
         true
     }
 
-    /// Adds an unquoted character of an operand, which may be a pattern.
+    /// Adds an unquoted character of an operand. The character may be part of a file name pattern.
     pub(super) fn add_bare_to_operand(&mut self, letter: char) {
         const MAX_LETTERS: usize = 32;
         let class = || {
@@ -130,7 +131,8 @@ impl Lexer {
 }
 
 impl Building {
-    /// Returns the alternatives with the operands. `None` if there are too many.
+    /// Returns all alternatives of the word in which expansions have the value of their operand. `None` if
+    /// there are too many.
     pub(super) fn with_operands(&self) -> Option<Vec<TextPattern>> {
         if self.fillings.is_empty() {
             return Some(Vec::new());
@@ -144,14 +146,14 @@ impl Building {
         for filling in &self.fillings {
             let (before, behind) = (&self.units[..filling.at], self.units.get(filling.at + 1..));
             for text in &filling.texts {
-                // Other expansions in the word may have any value, including the empty one.
+                // The other expansions of the word may have any value, also an empty one.
                 let unknown: &[PatternUnit] = if self.holes.len() > 1 { &[PatternUnit::Many] } else { &[] };
                 text_patterns.push([before, unknown, text, unknown, behind.unwrap_or_default()].concat());
                 let is_blank = |unit: &PatternUnit| matches!(unit, PatternUnit::Char(' ' | '\t' | '\n'));
                 if text.iter().any(is_blank) {
                     text_patterns.extend(text.split(is_blank).map(<[PatternUnit]>::to_vec));
                 }
-                // After a part that was not understood, the position in the word is unknown.
+                // A part of the word was not understood, so the position of the expansion is unknown.
                 if self.swallows {
                     text_patterns.push(text.clone());
                 }
@@ -163,12 +165,12 @@ impl Building {
         Some(text_patterns.into_iter().map(TextPattern).collect())
     }
 
-    /// Returns the operands alone, for a text that is not a word.
+    /// Returns the operands without the text around them.
     pub(super) fn operands(self) -> Vec<TextPattern> {
         self.fillings.into_iter().flat_map(|filling| filling.texts).map(TextPattern).collect()
     }
 
-    /// Returns the word with a text for every expansion that has one.
+    /// Returns the word in which `text` replaces each expansion for which it returns a text.
     fn filled<'a>(&'a self, text: impl Fn(&'a Filling) -> Option<&'a [PatternUnit]>) -> Vec<PatternUnit> {
         let mut units = Vec::new();
         for (at, unit) in self.units.iter().enumerate() {

@@ -18,23 +18,24 @@ pub(super) struct Waiting {
     pub(super) end: String,
     pub(super) indented: bool,
     pub(super) quoted: bool,
-    /// Number of open frames when the document was announced.
+    /// Number of open frames at the operator that announces the document.
     pub(super) depth: usize,
     pub(super) receiver: Vec<Word>,
 }
 
 impl Lexer {
-    /// Reads `<` or `>` and its operator.
+    /// Reads a redirection operator that begins with `<` or `>`.
     pub(super) fn angle(&mut self, letter: char) {
         match self.frame().word.take() {
-            // The number of a descriptor.
+            // The word is the number of a descriptor.
             Some(word)
                 if !word.quoted && !word.open && word.text.bytes().all(|byte| byte.is_ascii_digit()) =>
             {
                 self.frame().raw.sure &= word.text.len() == 1;
                 self.frame().descriptor = Some(word.text);
             }
-            // A variable for a descriptor, or a program: shells differ.
+            // Some shells store a new descriptor in the variable of this name; for others the word is a
+            // program.
             Some(word)
                 if (!word.quoted || word.holes.first().is_some_and(|hole| hole == "{"))
                     && word.text.starts_with('{')
@@ -95,7 +96,7 @@ impl Lexer {
                 frame.raw.writes.push(word);
             }
             Redirect::Read => {
-                // The input of a program may decide its effect.
+                // What a program does can depend on its input.
                 frame.raw.sure = false;
                 frame.raw.reads.push(word);
             }
@@ -148,7 +149,7 @@ impl Lexer {
     }
 }
 
-/// Returns the new standard input, if the redirection changes it.
+/// Returns the new standard input of a command. `None` if the redirection does not change the standard input.
 fn input(redirect: Redirect, descriptor: Option<&str>, word: &Word) -> Option<Input> {
     let closed = word.open.is_none() && word.text == "-";
     let empty = word.open.is_none() && word.text == "/dev/null";
@@ -163,7 +164,7 @@ fn input(redirect: Redirect, descriptor: Option<&str>, word: &Word) -> Option<In
     zero.then_some(if known { Input::Known } else { Input::Unknown })
 }
 
-/// Returns `true` if writing to the path changes no file.
+/// Returns `true` if a write to the path changes no file.
 fn is_sink(path: &str) -> bool {
     matches!(path, "/dev/null" | "/dev/stdout" | "/dev/stderr" | "/dev/tty")
         || path

@@ -1,11 +1,12 @@
 //! `test`, `[` and `printf`: builtins of most shells that evaluate some of their arguments.
 //!
-//! A variable name may have a subscript, and `a[$(command)]` runs the command. bash accepts names after
-//! `-v`; ksh and zsh read every number as an expression, which may contain names and subscripts.
+//! A variable name may have a subscript, and `a[$(command)]` runs the command. bash accepts names after `-v`;
+//! ksh and zsh read every number as an expression, which may contain names and subscripts.
 
 const NUMERIC: [&str; 6] = ["-eq", "-ne", "-lt", "-le", "-gt", "-ge"];
 
-/// Returns `true` if `[` evaluates none of its words. It is `test` with a final bracket.
+/// Returns `true` if `[` evaluates none of these words. `[` is `test` with a closing bracket as the last
+/// word.
 pub(super) fn bracket_reads(words: &[&str]) -> bool {
     matches!(words.split_last(), Some((&"]", words)) if test_reads(words))
 }
@@ -32,7 +33,8 @@ pub(super) fn printf_reads(words: &[&str]) -> bool {
     }
 }
 
-/// Returns `true` if every conversion of a format takes literal text, in all shells.
+/// Returns `true` if every conversion in a `printf` format takes its argument as a literal text, in all
+/// shells.
 pub(in crate::command) fn takes_texts(format: &str) -> bool {
     let mut letters = format.chars();
     while let Some(letter) = letters.next() {

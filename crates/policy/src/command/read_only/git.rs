@@ -3,7 +3,7 @@
 //! Git runs programs named in its configuration, so options that select another repository or configuration
 //! are not listed.
 
-/// Subcommands that only read with [`SHORT`] and [`LONG`].
+/// Subcommands that only read if all their options are in [`SHORT`] or [`LONG`].
 const SUBCOMMANDS: &[&str] = &[
     "status",
     "log",
@@ -18,10 +18,10 @@ const SUBCOMMANDS: &[&str] = &[
     "shortlog",
 ];
 
-/// Letters of short options, alone or combined. A number or value may follow.
+/// Letters of short options, which can be combined. A number or value may follow.
 const SHORT: &str = "abcdefghilmnpqrstuvwzABCDEFGLMNPRSUWZ";
 
-/// Long options. Each may have any value or none.
+/// Long options. Each of them may have any value or none.
 const LONG: &str = "\
     abbrev abbrev-commit abbrev-ref absolute-git-dir after ahead-behind all all-match always anchored \
     ancestry-path author author-date-order before binary boundary branch branches break-rewrites cached \
@@ -52,7 +52,7 @@ const LONG: &str = "\
     symbolic-full-name tag tags text timestamp topo-order unified unmerged untracked-files until \
     use-mailmap verbose verify walk-reflogs word-diff word-diff-regex ws-error-highlight";
 
-/// Values of `--diff-merges` that do not perform a merge.
+/// Values of `--diff-merges` with which git does not perform a merge.
 const DIFF_MERGES: &[&str] =
     &["off", "none", "on", "m", "first-parent", "1", "separate", "combined", "c", "dense-combined", "cc"];
 
@@ -63,10 +63,11 @@ fn without_global_options<'a, 'b>(mut words: &'b [&'a str]) -> &'b [&'a str] {
     words
 }
 
-/// Returns the operands that `git diff` may compare, if these words run it: all words that are not options.
+/// Returns the operands that `git diff` may compare, which are all words other than options. `None` if these
+/// words do not run `git diff`.
 ///
-/// Values of options are included. Two operands are compared as files or directories, as with `--no-index`,
-/// if one is outside of the work tree, or if there is no repository.
+/// Separate values of options are included. Two operands are compared as files or directories, as with
+/// `--no-index`, if one of them is outside of the work tree, or if there is no repository.
 pub(super) fn diff_operands<'a>(words: &[&'a str]) -> Option<Vec<&'a str>> {
     let ["diff", rest @ ..] = without_global_options(words) else { return None };
     let end = rest.iter().position(|word| *word == "--").unwrap_or(rest.len());
@@ -74,7 +75,7 @@ pub(super) fn diff_operands<'a>(words: &[&'a str]) -> Option<Vec<&'a str>> {
     Some(before.chain(rest[end..].iter().filter(|word| **word != "--")).copied().collect())
 }
 
-/// Returns `true` if a word is written as a revision, and hardly a path.
+/// Returns `true` if a word has the form of a revision, which a path hardly has.
 pub(super) fn is_revision(word: &str) -> bool {
     let is_hash = (7..=64).contains(&word.len()) && word.bytes().all(|byte| byte.is_ascii_hexdigit());
     let is_path = word.starts_with(['.', '/', '~']);
@@ -106,31 +107,32 @@ pub(super) fn reads(words: &[&str]) -> bool {
         "stash" => rest == ["list"],
         "reflog" | "version" | "--version" => rest.is_empty(),
         "cat-file" => matches!(rest, ["-p" | "-t" | "-s" | "-e", object] if !object.starts_with('-')),
-        // `-S` of `blame` reads a file of revisions, and prints lines that are not revisions.
+        // `git blame -S` reads a file of revisions, and prints lines of the file that are not revisions.
         "blame" if rest.iter().any(|word| word.starts_with("-S")) => false,
-        // `--` may be the value of the option before it, so options may follow.
+        // `--` may be the value of the option before, and then further options may follow.
         name if SUBCOMMANDS.contains(&name) => rest.iter().all(|word| *word == "--" || is_harmless(word)),
         _ => false,
     }
 }
 
-/// Returns `true` if a word is not an option, or is a listed one.
+/// Returns `true` if a word is not an option, or is a listed option.
 fn is_harmless(word: &str) -> bool {
-    // `%G` in a format runs another program that checks signatures.
+    // `%G` in a format makes git run a program that checks signatures.
     let signed = |rest: &str| rest.trim_start_matches(['+', '-', ' ']).starts_with('G');
     if word.split('%').skip(1).any(signed) {
         return false;
     }
     if let Some(long) = word.strip_prefix("--") {
         let (name, value) = long.split_once('=').map_or((long, None), |(name, value)| (name, Some(value)));
-        // `remerge` repeats a merge, which writes files and runs merge drivers. The value may also be the
-        // next word.
+        // The value `remerge` repeats a merge, which writes files and runs merge drivers. The value may be in
+        // the next word.
         if name == "diff-merges" {
             return value.is_some_and(|value| DIFF_MERGES.contains(&value));
         }
         return LONG.split(' ').any(|known| known == name) || name == "format";
     }
-    // Every letter must be listed, even in a value, because a value may contain another option.
+    // Every letter must be listed, even if it is part of a value: what looks like a value may be another
+    // option.
     word.strip_prefix('-').is_none_or(|letters| {
         let value = letters.starts_with(['S', 'G', 'L']);
         value || letters.chars().all(|letter| letter.is_ascii_digit() || SHORT.contains(letter))

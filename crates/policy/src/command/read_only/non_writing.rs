@@ -1,4 +1,4 @@
-//! Programs that do not change the files they name, although they are not read-only.
+//! Programs that are not read-only, but do not change the files that they name.
 //!
 //! Their options are listed too: `less -oFILE` writes, and an option of the next version may, too.
 
@@ -6,7 +6,7 @@ use super::name;
 use super::options::Options;
 use crate::command::Word;
 
-/// Programs, with the options with which they write no file that they name.
+/// Programs, each with the options with which it does not write to a file that it names.
 const PROGRAMS: &[(&str, Options)] = &[
     (
         "bat",
@@ -58,7 +58,7 @@ const PROGRAMS: &[(&str, Options)] = &[
     ("type", Options::new("afptPwS", "", "")),
 ];
 
-/// Subcommands of git that do not change the files they name, except read-only ones.
+/// Subcommands of git that do not change the files they name. Read-only subcommands are listed elsewhere.
 const GIT: &[(&str, Options)] = &[
     ("add", ADD),
     ("stage", ADD),
@@ -96,7 +96,7 @@ const ADD: Options = Options::new(
      renormalize sparse ignore-errors ignore-missing chmod pathspec-from-file pathspec-file-nul",
 );
 
-/// Returns `true` if a program with these words does not change the files among them.
+/// Returns `true` if a program with these words does not change the files that the words name.
 pub(crate) fn leaves_files(argv: &[Word]) -> bool {
     let Some((program, rest)) = argv.split_first() else { return false };
     let rest: Vec<&str> = rest.iter().map(|word| word.text.as_str()).collect();
@@ -105,7 +105,7 @@ pub(crate) fn leaves_files(argv: &[Word]) -> bool {
     };
     match (name(program), &rest[..]) {
         ("git", [subcommand, rest @ ..]) => listed(GIT, subcommand, rest),
-        // `+command` runs at the start.
+        // In `less` and `more`, `+command` runs a command at the start.
         ("less" | "more", words) if words.iter().any(|word| word.starts_with('+')) => false,
         (name, words) => listed(PROGRAMS, name, words),
     }

@@ -1,18 +1,18 @@
 //! Programs that only read, and their options.
 
 pub(super) enum Arguments {
-    /// Any arguments: the program has no harmful options and opens no file.
+    /// Any arguments. The program has no harmful options, and opens no file.
     Any,
     Listed(Options),
 }
 
 pub(super) struct Options {
     flags: &'static str,
-    /// Option letters with a value, in the same word or in the next.
+    /// Option letters that take a value, in the same word or in the next.
     values: &'static str,
-    /// Full names of long options, with or without a value.
+    /// Full names of long options, which may have a value.
     long: &'static str,
-    /// Maximum number of words that are not options.
+    /// Maximum number of words other than options.
     operands: usize,
 }
 
@@ -24,8 +24,8 @@ const fn listed(flags: &'static str, values: &'static str, long: &'static str, o
 
 const MANY: usize = usize::MAX;
 
-/// Options of `grep`. Abbreviations of long options are left out, because the files they exclude are
-/// uncertain.
+/// Options of `grep`. Abbreviations of long options are not allowed, because they could hide which files a
+/// search leaves out.
 const GREP: Options = Options::new(
     "0123456789abcEFGhHIilLnNopPqrRsTuUvVwxyzZ",
     "ABCDdefm",
@@ -37,14 +37,14 @@ const GREP: Options = Options::new(
      colour binary",
 );
 
-/// Options of programs that print hashes. `--check` is left out, because it opens every file that a file
-/// names.
+/// Options of programs that print hashes. `--check` is not listed, because it opens every file that a list of
+/// hashes names.
 const HASH: Options = Options::new("btz", "l", "binary tag text zero length help version");
 
-/// Programs that replace a word `@FILE` by the words in that file.
+/// Programs that replace an argument `@FILE` by the words in that file.
 const RESPONSE_FILE_READERS: &[&str] = &["strings"];
 
-/// Programs, and the arguments with which they only read.
+/// Programs, each with the arguments with which it only reads.
 pub(super) const PROGRAMS: &[(&str, Arguments)] = &[
     ("basename", listed("az", "s", "multiple suffix zero help version", MANY)),
     (
@@ -289,7 +289,7 @@ impl Options {
         Self { flags, values, long, operands: MANY }
     }
 
-    /// Returns `true` if these words have no other options, and not too many operands.
+    /// Returns `true` if all options among these words are listed, and there are not too many operands.
     pub(super) fn permits(&self, words: &[&str]) -> bool {
         let mut operands = 0;
         let mut words = words.iter();
@@ -297,7 +297,7 @@ impl Options {
         while let Some(word) = words.next() {
             match word.strip_prefix('-') {
                 None | Some("") => operands += 1,
-                // After a long option the word may be its value, so options may follow.
+                // After a long option, `--` may be its value, and then further options may follow.
                 Some("-") if behind_long => {}
                 Some("-") => {
                     operands += words.len();
@@ -314,8 +314,7 @@ impl Options {
         operands <= self.operands
     }
 
-    /// Returns `true` if the value of a listed option is in the next word. `None` if the option is not
-    /// listed.
+    /// Returns `true` if the value of the option is in the next word. `None` if the option is not listed.
     fn option(&self, option: &str) -> Option<bool> {
         if let Some(long) = option.strip_prefix('-') {
             let name = long.split_once('=').map_or(long, |(name, _)| name);
@@ -333,12 +332,12 @@ impl Options {
     }
 }
 
-/// Returns `true` if a word is replaced by the unknown words of a file.
+/// Returns `true` if the program replaces one of the words by the words of a file, which are unknown.
 pub(super) fn reads_response_file(program: &str, words: &[&str]) -> bool {
     RESPONSE_FILE_READERS.contains(&program) && words.iter().any(|word| word.starts_with('@'))
 }
 
-/// Harmless expressions of `find`. All others may delete, write or run something.
+/// Expressions of `find` that only select or print files. All others may delete, write or run something.
 const FIND: &str = "\
     -H -L -P -O0 -O1 -O2 -O3 -name -iname -path -ipath -wholename -iwholename -regex -iregex -regextype -type -xtype \
     -size -empty -maxdepth -mindepth -depth -d -mount -xdev -x -newer -anewer -cnewer -newermt -newerat -newerct \
@@ -347,8 +346,8 @@ const FIND: &str = "\
     -not -and -or -a -o -follow -daystart -noleaf -ignore_readdir_race -noignore_readdir_race -warn -nowarn -fstype \
     -used -help --help -version --version -E -s -X";
 
-/// Returns `true` if `find` with these words only reads. A word with a hyphen that is not a number must be
-/// listed at any position, so it does not matter if a word is a value.
+/// Returns `true` if `find` with these words only reads. Every word with a hyphen must be listed, unless it
+/// is a number. It does not matter if such a word is only a value.
 pub(super) fn find_reads(words: &[&str]) -> bool {
     words.iter().all(|word| match word.strip_prefix('-') {
         None => true,
@@ -359,8 +358,8 @@ pub(super) fn find_reads(words: &[&str]) -> bool {
     })
 }
 
-/// Returns `true` if `date` with these words only reads. It sets the clock with `-s` and with an operand; a
-/// format begins with a plus sign.
+/// Returns `true` if `date` with these words only reads. `-s` and an operand set the clock. A format, which
+/// begins with a plus sign, is not an operand.
 pub(super) fn date_reads(words: &[&str]) -> bool {
     const OPTIONS: Options = Options {
         flags: "uRI",

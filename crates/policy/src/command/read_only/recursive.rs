@@ -7,23 +7,23 @@ use super::git;
 use crate::command::programs::{EXEC, FINDERS};
 use crate::command::{Part, Word, listed};
 
-/// Programs that search the working directory by default.
+/// Programs that search the working directory if no operand names another.
 const SEARCHERS: &str = "rg ripgrep ag ack ugrep ug rgrep";
 
-/// Programs that search directories with an option.
+/// Programs that search directories only with an option.
 const GREPS: &str = "grep egrep fgrep ggrep zgrep zegrep zfgrep bzgrep xzgrep zstdgrep lzgrep";
 
-/// Programs that read everything below their directory operands.
+/// Programs that read everything below the directories that they name.
 const COPIERS: &str = "\
     tar bsdtar gtar zip 7z 7za 7zz rar rsync scp sftp pax cpio rclone restic borg duplicity diff sdiff colordiff";
 
 struct Syntax {
     values: &'static str,
-    /// Long options with a value, in the same word or in the next.
+    /// Long options that take a value, in the same word or in the next.
     long_values: &'static str,
-    /// Long options without a value. Empty if all options not in `long_values` have none.
+    /// Long options without a value. If the list is empty, no option outside of `long_values` has a value.
     long_flags: &'static str,
-    /// Options that replace the first operand.
+    /// Options that take the search pattern, which otherwise is the first operand.
     patterns: &'static [&'static str],
 }
 
@@ -62,7 +62,7 @@ const DIFF: Syntax = Syntax {
 
 #[derive(Default)]
 struct Arguments<'a> {
-    /// Options with their values; `None` without a value.
+    /// Options, each with its value; `None` for an option without a value.
     options: Vec<(String, Option<&'a str>)>,
     operands: Vec<&'a str>,
     unclear: bool,
@@ -96,7 +96,7 @@ impl<'a> Arguments<'a> {
         let takes = listed(syntax.long_values, name);
         self.unclear |= !takes && !syntax.long_flags.is_empty() && !listed(syntax.long_flags, name);
         let value = if takes && value.is_none() { left.next() } else { value };
-        // Some versions accept a value only after `=`. There, the next word is an option.
+        // Some versions accept a value only after `=`. For them, the next word is another option.
         self.unclear |= takes && !long.contains('=') && value.is_some_and(|value| value.starts_with('-'));
         self.options.push((name.to_owned(), value));
     }
@@ -122,8 +122,7 @@ impl<'a> Arguments<'a> {
         named.filter_map(|(_, value)| *value).collect()
     }
 
-    /// Returns `true` if `grep` descends into directories. `grep` also accepts abbreviations of long
-    /// options.
+    /// Returns `true` if `grep` searches directories. Abbreviations of long options also count.
     fn recurses(&self) -> bool {
         let long = |name: &str| {
             let begins = |whole: &str| name.len() > 1 && whole.starts_with(name);
@@ -135,31 +134,31 @@ impl<'a> Arguments<'a> {
     }
 }
 
-/// The files that a read-only program reads below directories.
+/// The files below directories that a read-only program reads.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Search {
-    /// Operands. Empty if the program searches the working directory.
+    /// Operands of the program. The list is empty if the program searches the working directory.
     pub(crate) operands: Vec<String>,
     pub(crate) depth: Depth,
-    /// File name patterns that limit the search.
+    /// File name patterns that limit which files are read.
     pub(crate) names: Vec<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Depth {
-    /// The operands themselves, which must be in a root.
+    /// The operands themselves. They must be in a root.
     Named,
-    /// The files in a directory operand.
+    /// The files that are directly in an operand.
     Directory,
-    /// Everything below the operands, except hidden files.
+    /// Everything below the operands except hidden files.
     Visible,
-    /// Everything below the operands.
+    /// Everything below the operands, including hidden files.
     All,
-    /// Everything below the operands, and the targets of links there.
+    /// Everything below the operands, and the targets of links in them.
     Linked,
 }
 
-/// Returns the files that a program with these known, read-only words reads below directories.
+/// Returns the files below directories that a program reads. The words must be known and read-only.
 pub(crate) fn search(argv: &[Word]) -> Option<Search> {
     let (program, rest) = argv.split_first()?;
     let words: Vec<&str> = rest.iter().map(|word| word.text.as_str()).collect();
@@ -187,7 +186,7 @@ fn grep_search(words: &[&str]) -> Option<Search> {
     if !arguments.recurses() {
         return None;
     }
-    // With both options, a file that matches no pattern is searched if `--exclude` comes first.
+    // If `--exclude` comes before `--include`, `grep` also searches files that match no pattern.
     let is_limited = !arguments.has(&["exclude", "exclude-from"]);
     let names = if is_limited { arguments.values(&["include"]) } else { Vec::new() };
     Some(Search { operands: owned(&arguments.operands), depth: Depth::All, names: owned(&names) })
@@ -201,7 +200,7 @@ fn ripgrep_search(words: &[&str]) -> Search {
     }
     let is_ignored = |(name, _): &(String, Option<&str>)| name.starts_with("no-ignore");
     let wide = arguments.has(WIDER) || arguments.options.iter().any(is_ignored);
-    // A pattern that is not negated also finds hidden files.
+    // A pattern that selects files also selects hidden files.
     let globs = arguments.values(&["g", "glob", "iglob"]);
     let names: Vec<&str> = globs.into_iter().filter(|glob| !glob.starts_with('!')).collect();
     let depth = if wide { Depth::All } else { Depth::Visible };
@@ -210,13 +209,13 @@ fn ripgrep_search(words: &[&str]) -> Search {
 
 fn diff_search(words: &[&str]) -> Search {
     let arguments = Arguments::new(words, &DIFF, false);
-    // The target of a link after an option is unknown.
+    // An option may name further files or directories, which are unknown.
     if arguments.unclear || arguments.has(&["from-file", "to-file"]) {
         return Search::linked();
     }
     let depth = match () {
         () if !arguments.has(&["r", "recursive"]) => {
-            // Files that exist in only one of the directories are shown completely.
+            // With these options, a file that is in only one of the directories is shown completely.
             let shows_all = arguments.has(&["N", "P", "new-file", "unidirectional-new-file"]);
             if shows_all { Depth::All } else { Depth::Directory }
         }
@@ -226,8 +225,8 @@ fn diff_search(words: &[&str]) -> Search {
     Search { operands: owned(&arguments.operands), depth, names: Vec::new() }
 }
 
-/// Returns the files that `git diff` reads. Outside of a work tree its first two operands are files or
-/// directories anywhere.
+/// Returns the files that `git diff` reads. Outside of a work tree, the first two operands can be any files
+/// or directories.
 fn git_search(operands: &[&str]) -> Search {
     let has_revision = operands.iter().take(2).any(|operand| git::is_revision(operand));
     let depth = if operands.len() < 2 || has_revision { Depth::Named } else { Depth::All };
@@ -240,7 +239,7 @@ impl Search {
     }
 }
 
-/// Returns `true` if an option may be among the words, also as the value of another.
+/// Returns `true` if an option may be among the words. The value of another option also counts.
 fn has_option(words: &[&str], letter: char, long: &str) -> bool {
     words.iter().any(|word| match word.strip_prefix("--") {
         Some(name) => !long.is_empty() && name == long,
@@ -252,16 +251,17 @@ fn owned(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
 }
 
-/// The directories that a program reads although its words do not name them.
+/// Which directories a program reads although its words do not name their content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Descent {
-    /// Only those below named directories.
+    /// Only directories below operands.
     Named,
-    /// Those below its operands and below the working directory.
+    /// Directories below the operands and below the working directory.
     WorkingDirectory,
 }
 
-/// Returns the directories that a program of this part may read recursively, if it is known to do that.
+/// Returns which directories a program of this part may read recursively. `None` if the program is not known
+/// to do that.
 pub(crate) fn descent(part: &Part) -> Option<Descent> {
     let mut found = None;
     for start in &part.starts {
@@ -277,8 +277,8 @@ pub(crate) fn descent(part: &Part) -> Option<Descent> {
     found
 }
 
-/// Returns the start directories of a finder in this part below which it may change everything: by
-/// `-delete`, or by a program that does more than read.
+/// Returns the directories below which a `find` in this part may change everything: with `-delete`, or by a
+/// program that does more than read.
 pub(crate) fn changed_below(part: &Part) -> Vec<Word> {
     let mut found = Vec::new();
     for start in &part.starts {
@@ -289,11 +289,11 @@ pub(crate) fn changed_below(part: &Part) -> Vec<Word> {
             continue;
         };
         let is_start = |word: &&Word| word.open.is_some() || !word.text.starts_with(['-', '(', '!', ')']);
-        // Values of options may be among the directories, which is harmless.
+        // Values of options may be among the returned directories, which does no harm.
         let end = rest.iter().position(|word| listed(EXEC, &word.text) || word.text == "-delete");
         found.extend(rest[..end.unwrap_or(rest.len())].iter().filter(is_start).cloned());
         let first = rest.iter().find(|word| !listed("-H -L -P", &word.text));
-        // For `fd` the pattern comes first.
+        // The first operand of `fd` is a pattern, not a directory.
         if name.starts_with("fd") || first.is_none_or(|word| !is_start(&word)) {
             found.push(Word::known("."));
         }
@@ -301,7 +301,7 @@ pub(crate) fn changed_below(part: &Part) -> Vec<Word> {
     found
 }
 
-/// Returns `true` if a finder with these words deletes the files it finds, or runs a program that may
+/// Returns `true` if a `find` with these words deletes the files that it finds, or runs a program that may
 /// change them.
 fn may_change(words: &[Word]) -> bool {
     words.iter().enumerate().any(|(at, word)| {
@@ -339,7 +339,7 @@ fn descent_of(name: &str, rest: &[Word]) -> Option<Descent> {
         name if listed(FINDERS, name) => {
             words.iter().any(|word| listed(EXEC, word)).then(|| {
                 let named = words.iter().take_while(|word| !word.starts_with(['-', '(', '!'])).count();
-                // For `fd` the pattern comes first.
+                // The first operand of `fd` is a pattern, not a directory.
                 unless(named > usize::from(name.starts_with("fd")))
             })
         }

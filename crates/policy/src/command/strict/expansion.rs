@@ -2,14 +2,14 @@
 
 use super::Parser;
 
-/// Characters of an expression that are literal, or that all shells interpret equally.
+/// Characters of an arithmetic expression that all shells interpret equally.
 const SUM: &str = " \t\n_+-*/%<>=!&|?:,";
 
-/// Characters that are literal after the operator of `${x…}`.
+/// Characters that are literal between the operator and the closing brace of `${x…}`.
 const PLAIN: &str = " _./:,+@%*?=~^-[]";
 
 impl Parser {
-    /// Reads an expansion that begins with a dollar sign. `quoted` is `true` in double quotes.
+    /// Reads an expansion that begins with a dollar sign. `quoted` is `true` between double quotes.
     pub(super) fn dollar(&mut self, quoted: bool) -> Option<()> {
         self.at += 1;
         match self.peek(0) {
@@ -36,14 +36,14 @@ impl Parser {
             }
             Some(letter) if letter.is_ascii_digit() || "@*#?$!-".contains(letter) => self.at += 1,
             Some('\\') if self.peek(1) == Some('\n') => return None,
-            // A literal dollar sign, such as the end of a regular expression.
+            // The dollar sign is literal, for example at the end of a regular expression.
             _ => return Some(()),
         }
-        // zsh evaluates a following subscript.
+        // zsh evaluates a subscript after a variable.
         (self.peek(0) != Some('[')).then_some(())
     }
 
-    /// Reads `$'…'` after the first quote.
+    /// Reads `$'…'` after its opening quote.
     fn escapes(&mut self) -> Option<()> {
         loop {
             let letter = self.peek(0)?;
@@ -59,8 +59,8 @@ impl Parser {
         }
     }
 
-    /// Reads an expression after its parentheses, up to `end`. With `several` there may be three, as in
-    /// `for ((…))`.
+    /// Reads an arithmetic expression up to `end`, after the opening parentheses. `several` allows three
+    /// expressions, as in `for ((…))`.
     pub(super) fn sum(&mut self, end: &str, several: bool) -> Option<()> {
         let mut depth = 0_usize;
         loop {
@@ -74,7 +74,7 @@ impl Parser {
                 ')' => depth -= 1,
                 ';' if several => {}
                 '$' => {
-                    // The possible values of a variable are checked elsewhere.
+                    // A variable is allowed. Another module checks which values it can have.
                     let next = self.peek(1)?;
                     let plain = next.is_ascii_alphanumeric() || "_#?{(".contains(next);
                     plain.then_some(())?;
@@ -88,7 +88,7 @@ impl Parser {
         }
     }
 
-    /// Reads `${…}` after the brace.
+    /// Reads `${…}` after its opening brace.
     fn parameter(&mut self) -> Option<()> {
         let length = self.peek(0) == Some('#') && self.peek(1) != Some('}');
         self.at += usize::from(length);
@@ -138,7 +138,7 @@ impl Parser {
         }
     }
 
-    /// Reads the rest of a substring: `:2}` or `:2:3}`.
+    /// Reads the rest of a substring expansion: `:2}` or `:2:3}`.
     fn piece(&mut self) -> Option<()> {
         for _ in 0..2 {
             let digits =
@@ -151,7 +151,7 @@ impl Parser {
         self.skip("}").then_some(())
     }
 
-    /// Reads a command in backticks without backslashes.
+    /// Reads a command in backticks that contains no backslashes.
     pub(super) fn backtick(&mut self) -> Option<()> {
         self.at += 1;
         let rest = &self.chars[self.at..];

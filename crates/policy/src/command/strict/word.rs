@@ -1,4 +1,4 @@
-//! Words: programs, arguments, assignments, and document delimiters.
+//! Words: programs, arguments, assignments, and delimiters of here-documents.
 
 use super::{Parser, RESERVED};
 use crate::command::listed;
@@ -14,7 +14,7 @@ impl Parser {
         crate::command::lexer::is_name(&name).then_some(name)
     }
 
-    /// Reads an assignment before a program, if one follows.
+    /// Reads an assignment, if one follows before a program.
     pub(super) fn assignment(&mut self) -> Option<bool> {
         let at = self.at;
         let Some(value) = self.assigned() else {
@@ -30,7 +30,7 @@ impl Parser {
         Some(true)
     }
 
-    /// Returns the start of the value of an assignment, if an assignment follows.
+    /// Returns the position at which the value of an assignment begins, if an assignment follows.
     fn assigned(&mut self) -> Option<usize> {
         self.name()?;
         if self.peek(0) == Some('[') {
@@ -43,7 +43,7 @@ impl Parser {
         self.skip("=").then_some(self.at)
     }
 
-    /// Reads `name=(…)` if it follows as an argument, for instance of `declare`.
+    /// Reads an array assignment `name=(…)` that is an argument, for instance of `declare`.
     pub(super) fn array(&mut self) -> Option<bool> {
         let at = self.at;
         if self.assigned().is_some() && self.peek(0) == Some('(') {
@@ -60,7 +60,7 @@ impl Parser {
             if self.skip(")") {
                 return Some(());
             }
-            // In `[subscript]=…` the subscript is evaluated.
+            // The shell evaluates the subscript of `[subscript]=…`.
             if self.peek(0) == Some('[') {
                 return None;
             }
@@ -68,7 +68,7 @@ impl Parser {
         }
     }
 
-    /// Reads the word that names a program, without expansions.
+    /// Reads a word that names a program and contains no expansions.
     pub(super) fn program(&mut self, first: bool) -> Option<String> {
         let home = self.skip("~/");
         let mut name = String::new();
@@ -102,7 +102,7 @@ impl Parser {
         }
         let begins = |letter: char| letter.is_ascii_alphanumeric() || "_./[:".contains(letter);
         let known = quoted || name.starts_with(begins) && !listed(RESERVED, &name);
-        // In some shells a number before `<` or `>` is a descriptor.
+        // Some shells read a number before `<` or `>` as a descriptor.
         let numbered = name.bytes().all(|byte| byte.is_ascii_digit());
         let ended = self.peek(0) != Some('(') || first;
         (known && !numbered && ended && !name.contains('=')).then_some(name)
@@ -114,7 +114,7 @@ impl Parser {
         }
         let at = self.at;
         self.value()?;
-        // In some shells a number or a name in braces before `<` or `>` is a descriptor.
+        // Some shells read a number, or a name in braces, before `<` or `>` as a descriptor.
         let redirects = matches!(self.peek(0), Some('<' | '>')) && self.at > at;
         let word = &self.chars[at..self.at];
         let described = word.iter().all(char::is_ascii_digit) || word.last() == Some(&'}');
@@ -128,7 +128,7 @@ impl Parser {
         while let Some(letter) = self.peek(0) {
             match letter {
                 '<' | '>' if self.peek(1) == Some('(') => {
-                    // Allowed only as a word of its own.
+                    // This character is allowed only at the beginning of a word.
                     (self.at == begun).then_some(())?;
                     self.at += 2;
                     self.parenthesis()?;
@@ -160,7 +160,7 @@ impl Parser {
                 _ => self.at += 1,
             }
         }
-        // A parenthesis within a word is a pattern, which differs between shells.
+        // Shells read a parenthesis within a word differently.
         (braces == 0 && self.peek(0) != Some('(')).then_some(())
     }
 
@@ -222,7 +222,7 @@ impl Parser {
         Some(())
     }
 
-    /// Reads the delimiter of a document. Returns it, and `true` if it is quoted.
+    /// Reads the delimiter of a here-document. Returns the delimiter, and `true` if it is quoted.
     pub(super) fn delimiter(&mut self) -> Option<(String, bool)> {
         let quote = self.peek(0).filter(|letter| *letter == '\'' || *letter == '"');
         self.at += usize::from(quote.is_some());

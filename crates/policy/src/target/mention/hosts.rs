@@ -1,4 +1,4 @@
-//! Hosts among the words of programs that need no scheme, and in socket files.
+//! Finds hosts among the words of programs that need no scheme, and in names of socket files.
 //!
 //! Only the program knows which word is a host, and which number its port. So for rules that forbid, each
 //! word that can be a host counts as one, with each number that can be a port.
@@ -7,26 +7,27 @@ use std::net::Ipv6Addr;
 
 use crate::command::{Part, Word, listed};
 
-/// Maximum number of hosts in one command. With more, the URL counts as any URL.
+/// Maximum number of hosts in one command. A command with more hosts may open any URL.
 const MAX_HOSTS: usize = 256;
 
-/// Maximum number of numbers of a command that are tried as ports.
+/// Maximum number of numbers in a command that may be ports.
 const MAX_PORTS: usize = 4;
 
-/// Programs with host operands: `telnet HOST`, `socat TCP:HOST:1`, `ssh -L 1:HOST:2`.
+/// Programs that take a host: `telnet HOST`, `socat TCP:HOST:1`, `ssh -L 1:HOST:2`.
 const HOST_TAKERS: &str = "\
     arping autossh dig ftp host hping3 lftp links mariadb mongo mongosh mosh mtr mysql mysqldump nc ncat netcat nmap nslookup \
     openssl ping ping6 psql pg_dump redis-cli rlogin rsh sftp slogin socat ssh ssh-copy-id ssh-keyscan telnet tftp \
     traceroute tracepath whois";
 
-/// Programs with hosts before a colon: `scp x HOST:y`.
+/// Programs that take a host before a colon: `scp x HOST:y`.
 const COPIERS: &str = "scp rsync sftp rclone pscp psftp unison sshfs hg svn";
 
 /// Subcommands of git that take the URL of a repository.
 const GIT_REMOTES: &str = "\
     archive bundle clone config fetch fetch-pack ls-remote pull push remote request-pull send-pack submodule subtree svn";
 
-/// Returns the URLs of all hosts that the words of `part` may be, and of those that it opens as files.
+/// Returns the URLs of all hosts that the words of `part` may name, and of all hosts in files that the part
+/// opens.
 pub(super) fn addresses(part: &Part) -> Vec<String> {
     let is = |list: &str| part.programs().any(|name| listed(list, &name));
     let takes_hosts = is(HOST_TAKERS);
@@ -64,7 +65,7 @@ pub(super) fn addresses(part: &Part) -> Vec<String> {
     sockets
 }
 
-/// Returns the word, or the value in its option: `--host=x`, `-hx`.
+/// Returns the word, or the value of the option in it: `--host=x`, `-hx`.
 fn value(word: &Word) -> &str {
     let text = word.text.as_str();
     match text.strip_prefix("--") {
@@ -83,7 +84,7 @@ fn is_host(text: &str) -> bool {
     !text.is_empty() && text.chars().all(is_letter)
 }
 
-/// Returns everything in a text that may be a host. A number is one only if it is the whole text, or
+/// Returns all parts of a text that may be a host. A number can be a host only if it is the whole text, or
 /// something follows it.
 fn hosts_in(text: &str) -> Vec<String> {
     let is_separator = |letter: char| !letter.is_alphanumeric() && !"-._:".contains(letter);
@@ -101,8 +102,8 @@ fn hosts_in(text: &str) -> Vec<String> {
     hosts
 }
 
-/// Returns the host of `user@HOST:path`, also after `name=`. A text with a slash before the colon is a
-/// file.
+/// Returns the host in `user@HOST:path`, also after `name=`. A text with a slash before the colon is a file
+/// name.
 fn host_before_colon(text: &str) -> Option<String> {
     let text = text.rsplit_once('=').map_or(text, |(_, value)| value);
     let address = match text.split_once("]:") {
@@ -117,7 +118,8 @@ fn host_before_colon(text: &str) -> Option<String> {
     (!before.contains('/') && is_host(host)).then(|| host.to_owned())
 }
 
-/// Returns the URLs that shells and `gawk` open as files: `/dev/tcp/HOST/PORT`, `/inet/tcp/0/HOST/PORT`.
+/// Returns the URLs that shells and `gawk` open under file names: `/dev/tcp/HOST/PORT`,
+/// `/inet/tcp/0/HOST/PORT`.
 fn socket_addresses(text: &str) -> Vec<String> {
     let mut addresses = Vec::new();
     let mut add = |rest: &str| {
