@@ -60,7 +60,6 @@ impl Files {
     }
 }
 
-/// Returns the directory of a log and its file names.
 pub(crate) fn resolve(path: &Path) -> io::Result<(PathBuf, LogFileNames)> {
     let no_name = || io::Error::new(io::ErrorKind::InvalidInput, "the path has no file name");
     let names = LogFileNames::from_path(path).ok_or_else(no_name)?;

@@ -20,7 +20,6 @@ pub fn to_vec(value: &Value) -> Result<Vec<u8>, TooDeep> {
     Ok(text)
 }
 
-/// Appends the canonical text of a value to `out`.
 pub(crate) fn write(value: &Value, out: &mut Vec<u8>) -> Result<(), TooDeep> {
     write_at(value, out, 0)
 }

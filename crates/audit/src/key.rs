@@ -172,7 +172,6 @@ impl<'de> Deserialize<'de> for PublicKey {
     }
 }
 
-/// Decodes the content of a PEM text with this title.
 fn pem(text: &str, title: &str) -> Option<Vec<u8>> {
     let body = text.trim().strip_prefix(&format!("-----BEGIN {title}-----"))?;
     let body = body.strip_suffix(&format!("-----END {title}-----"))?;

@@ -181,7 +181,6 @@ impl LogReader {
         }
     }
 
-    /// Returns `true` if the current file is the file at this path.
     fn is_open(&self, path: &Path) -> bool {
         let id = |found: std::fs::Metadata| (found.dev(), found.ino());
         let ours = self.open.as_ref().and_then(|open| open.file.get_ref().metadata().ok()).map(id);

@@ -10,7 +10,6 @@ pub fn is_log_file(log: &Path, name: &str) -> bool {
     })
 }
 
-/// The names of the files of one log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LogFileNames {
     current: String,

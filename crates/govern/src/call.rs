@@ -501,7 +501,6 @@ impl Call {
         Cow::Owned(matter)
     }
 
-    /// Returns the tool call of a permission request to the client.
     pub(crate) fn permission_tool_call(&self, id: &str) -> Value {
         let input = match self.has_no_input() || self.asked_command.is_some() || self.extra_members.is_some()
         {

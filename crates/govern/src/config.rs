@@ -55,7 +55,6 @@ pub struct GateConfig {
     pub client_methods: Vec<String>,
     /// Further methods that the agent may send, beside those with a rule of their own.
     pub agent_methods: Vec<String>,
-    /// Members of `_meta` that the client may send.
     pub client_meta: Vec<String>,
     /// Notice for the client, sent with the answer to `initialize`.
     pub notice: Option<String>,

@@ -105,7 +105,6 @@ pub struct Gate {
     early_messages: child_sessions::EarlyMessages,
     /// `true` once the agent violated the governance outside of a turn, and is being ended.
     is_ending: bool,
-    /// Requests of the client that the agent has not answered.
     pending_at_agent: ChargedMap<RawRequestId, PendingAtAgent>,
     /// Requests of the agent or of the gate that the client has not answered.
     pending_at_client: ChargedMap<RawRequestId, PendingAtClient>,

@@ -10,7 +10,6 @@ use crate::call::Call;
 pub struct Principal {
     /// Name, such as `user:ada` or `uid:1000`.
     pub id: String,
-    /// Proof of the name.
     pub method: IdentityMethod,
     pub roles: Vec<String>,
     /// Tools that the agent may use for this identity, such as `read_file`, `notes/add`, `notes/*` or
@@ -35,7 +34,6 @@ pub enum IdentityMethod {
     Certificate,
     /// The bus that started this process reports the name of the client.
     Bus,
-    /// A signature by a key that the governance names.
     Signature,
     Unauthenticated,
 }

@@ -140,7 +140,6 @@ fn member_with_comma(object: &[u8], value: Range<usize>) -> Range<usize> {
     }
 }
 
-/// Returns the object in the params or the result of a message, and its offset in the message.
 fn params_or_result(message: View<'_>) -> Option<(usize, &[u8])> {
     let envelope = message.envelope();
     let span = if envelope.params.is_some() { envelope.params } else { envelope.result };

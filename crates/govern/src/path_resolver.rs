@@ -47,7 +47,6 @@ const MAX_GIT_FILE_BYTES: u64 = 64 << 10;
 /// paths with 25 names and 250 bytes each are below the limit.
 const MAX_LOOKUP_COST: usize = 64 << 20;
 
-/// Maximum length of a path that Linux opens.
 const MAX_PATH_BYTES: usize = 4096;
 
 /// Maximum length of a path in messages. A longer path is shortened.

@@ -187,7 +187,6 @@ impl OpenSession {
     }
 }
 
-/// Returns the result event of the interrupted call that this decision allowed.
 fn interrupted_call(decision: &Entry) -> Event {
     let mut event = event_like(decision, "tool.call", decision.subject.clone(), &CALL_FIELDS);
     event.facts.insert("kind", "tool-call");

@@ -14,7 +14,6 @@ use crate::types::operator::RuntimeConfig;
 /// A program with its arguments and environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Launch {
-    /// Name or path of the program.
     pub program: String,
     /// Arguments. They are passed to the program without a shell.
     pub args: Vec<String>,

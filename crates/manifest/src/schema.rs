@@ -41,7 +41,6 @@ impl Checker {
         check::check(self, node, path)
     }
 
-    /// Returns the keys that the schema allows at `path`.
     pub(crate) fn keys(&self, path: &[&str]) -> Vec<&str> {
         let below =
             |schema, key: &&str| self.resolve(self.resolve(schema).get("properties")?.get(*key)?).into();

@@ -69,7 +69,6 @@ pub struct Action {
     /// Environment variables that the request sets for the command.
     pub env: Vec<Variable>,
     pub urls: Vec<String>,
-    /// `true` if the action has a search query.
     pub query: bool,
     /// `true` if the action names a path or pattern on disk to search.
     pub local: bool,

@@ -116,7 +116,6 @@ impl Word {
         self.text.len() > 1 && self.text.starts_with('-')
     }
 
-    /// Returns `true` if the expanded word may be an option.
     pub(crate) fn may_be_option(&self) -> bool {
         let unknown = |text_pattern: TextPattern| !matches!(text_pattern.0.first(), Some(PatternUnit::Char(letter)) if *letter != '-');
         self.is_option() || self.open.is_some() && unknown(self.first())

@@ -22,7 +22,6 @@ const DEFAULT_LEVEL: u8 = 2;
 /// Decision of a governance about actions that no rule matches.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum DefaultApproval {
-    /// Allows everything.
     Auto,
     /// Requires an approval for everything.
     Always,

@@ -116,7 +116,6 @@ impl PathPattern {
         Ok(Self { start, steps })
     }
 
-    /// Returns the directories in which this pattern may start.
     fn bases(&self, pattern_base: PatternBase<'_>) -> Vec<Steps> {
         match self.start {
             Start::Root => vec![Steps::default()],

@@ -202,9 +202,7 @@ static TABLE: LazyLock<Table> = LazyLock::new(|| {
 enum Name {
     /// A name that is not part of any protected path.
     Free,
-    /// A known name in lower case.
     Known(String),
-    /// A name that contains expansions.
     Open(TextPattern),
 }
 

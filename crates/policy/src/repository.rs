@@ -15,7 +15,6 @@ use std::path::{Component, Path, PathBuf};
 pub enum DiskEntry {
     Missing,
     Directory,
-    /// A file with this text.
     File(String),
     /// An entry of another type, or one that cannot be read.
     Unknown,

@@ -22,7 +22,7 @@ pub(crate) struct Touch {
     /// The path, if the request names it as a path. `None` if it was found among the words of a command.
     pub(crate) claimed: Option<PathBuf>,
     pub(crate) writes: bool,
-    /// `true` if the path itself is changed or removed. `false` if only a file below it is.
+    /// `true` if the path itself is changed or removed. `false` if the path may only be used to reach a file.
     pub(crate) itself: bool,
     /// `true` if everything below the path is read as well.
     pub(crate) descends: bool,
@@ -173,7 +173,6 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// Returns a copy of the target without paths.
     fn without_touches(&self) -> Self {
         let variables = Rc::clone(&self.variables);
         Self { variables, ..Self::new(self.kinds.clone(), self.action, self.urls.clone()) }

@@ -138,7 +138,7 @@ impl Case {
     }
 }
 
-/// Returns `true` if two sequences can be equal. Elements for which the test functions say so stand for any
+/// Returns `true` if two sequences can be equal. An element that `many_a` or `many_b` accepts stands for any
 /// number of elements.
 pub(crate) fn meet<A, B>(
     a: &[A],

@@ -10,7 +10,6 @@ use crate::verify::BadLine;
 
 const AUDIT_ACTOR: &str = "system:audit";
 
-/// Returns a note that the wall clock has jumped.
 pub(super) fn clock_jump(jump: ClockJump) -> Option<Draft> {
     let ClockJump { expected, found } = jump;
     let by = found.saturating_sub(expected);

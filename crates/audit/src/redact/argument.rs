@@ -14,7 +14,6 @@ use super::value::{Quotes, closing, is_given, literal_of, word_end};
 /// Options that are followed by a login, whatever the program is.
 const LOGIN_OPTIONS: [&str; 4] = ["-u", "-U", "--user", "--proxy-user"];
 
-/// Reads the arguments of a program in order.
 #[derive(Debug, Default)]
 pub(super) struct ArgumentReader {
     options: Option<SecretOptions>,
@@ -451,7 +450,6 @@ fn secret_end(secret: &[u8], takes: SecretPart) -> usize {
     }
 }
 
-/// Returns the offset at which the secret begins in an argument.
 pub(super) fn secret_of(argument: &[u8], takes: SecretPart) -> Option<usize> {
     let behind = |sign: u8| argument.iter().position(|byte| *byte == sign).map(|at| at + 1);
     match takes {

@@ -237,7 +237,6 @@ fn entity(text: &str) -> Option<(char, usize)> {
     digits[length..].starts_with(';').then_some((letter, begin + length + 1))
 }
 
-/// Parses `digits` hexadecimal digits.
 fn hex(bytes: &[u8], digits: usize) -> Option<u32> {
     let digits = bytes
         .get(..digits)

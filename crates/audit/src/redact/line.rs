@@ -24,7 +24,6 @@ const LINKS: [&str; 9] = [" is ", " is: ", " was ", " was: ", " - ", " – ", " 
 /// Subcommands that store a secret from their input: `gh secret set NAME`.
 const STORING: [&str; 4] = ["set", "put", "create", "add"];
 
-/// A word of a line and its position in the text.
 type Word<'a> = (usize, &'a str);
 
 pub(super) fn lines(
@@ -257,7 +256,6 @@ pub(super) fn printed(command: &str, begin: usize) -> Option<Range<usize>> {
     }
 }
 
-/// Returns `true` if a word is the name of `program`, or a path to it.
 fn is_program(word: &str, program: &str) -> bool {
     let word = word.trim_start_matches(['"', '\'', '(', '$', '`']);
     word.strip_suffix(program).is_some_and(|path| path.is_empty() || path.ends_with('/'))

@@ -160,7 +160,6 @@ fn hook_segments(path: &str, offset: usize, found: &mut Vec<Range<usize>>) {
     }
 }
 
-/// Finds bot tokens in the segments of a path: `bot123456:…`.
 fn bot_segments(path: &str) -> impl Iterator<Item = Range<usize>> {
     let mut begin = 0;
     path.split('/').filter_map(move |segment| {

@@ -265,7 +265,6 @@ fn without_continuation(name: &str) -> &str {
     }
 }
 
-/// Returns the end of a name, which is the examined part.
 pub(super) fn end_of(name: &str) -> &str {
     let from = name.len().saturating_sub(MAX_NAME_BYTES);
     let from = (from..=name.len()).find(|at| name.is_char_boundary(*at)).unwrap_or(from);

@@ -164,7 +164,6 @@ fn is_secret(label: &str, named: impl Fn(&str) -> Option<NamedValueKind>) -> boo
     named(name::end_of(label)).is_some_and(NamedValueKind::is_secret)
 }
 
-/// Returns the values of all labels in a text, each with its end position.
 fn label_values(text: &str) -> impl DoubleEndedIterator<Item = (&str, usize)> {
     let is_around = |letter: char| matches!(letter, '"' | '\'' | ' ' | '\\');
     text.match_indices(['=', ':']).filter_map(move |(at, _)| {

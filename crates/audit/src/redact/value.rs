@@ -126,7 +126,6 @@ pub(super) fn literal_of(bytes: &[u8], begin: usize) -> Option<Range<usize>> {
     (!place.is_empty() && is_given(&bytes[place.clone()])).then_some(place)
 }
 
-/// Returns the value that begins at `begin`, after the delimiter `sign`.
 pub(super) fn value_of(bytes: &[u8], begin: usize, sign: &Delimiter) -> Option<Value> {
     let rest = bytes.get(begin..)?;
     let value = |place, form, is_literal| Some(Value { place, form, is_literal });

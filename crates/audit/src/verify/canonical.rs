@@ -189,7 +189,6 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Reads a quoted text. Returns its range without the quotes.
     fn string(&mut self) -> Result<Range<usize>, Flaw> {
         if !self.takes(b'"') {
             return Err(self.stray());

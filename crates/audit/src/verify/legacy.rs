@@ -22,7 +22,6 @@ impl Legacy {
         Self { key, previous: "0".repeat(64), lines: 0 }
     }
 
-    /// The signature of the last line.
     pub(super) fn last(&self) -> Option<&str> {
         (self.lines > 0).then_some(&self.previous)
     }

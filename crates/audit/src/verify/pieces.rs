@@ -115,7 +115,6 @@ impl Iterator for Pieces<'_> {
     }
 }
 
-/// Reads a range of a source completely.
 pub(super) fn read(source: &dyn Source, part: Range<u64>) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; usize::try_from(part.end.saturating_sub(part.start)).map_err(io::Error::other)?];
     let mut done = 0;

@@ -46,7 +46,6 @@ fn inner(text: &[u8]) -> &[u8] {
     text.get(1..text.len().saturating_sub(1)).unwrap_or_default()
 }
 
-/// Returns `true` if the action matches `^[a-z][a-z0-9._-]*[a-z0-9]$`.
 fn is_action(action: &[u8]) -> bool {
     let is_letter = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let [first, middle @ .., last] = action else { return false };

@@ -25,7 +25,6 @@ pub(super) fn change_blocks(content: &Value) -> Vec<Value> {
     blocks(content).into_iter().filter(|block| Action::is_change(block)).cloned().collect()
 }
 
-/// Returns `true` if a value carries no information.
 pub(super) fn is_empty(value: &Value) -> bool {
     match value {
         Value::Null => true,

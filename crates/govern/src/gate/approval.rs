@@ -162,7 +162,6 @@ pub(super) fn approval_name(start: &GateStart, number: u64) -> String {
 }
 
 impl<O: GateOutput> GateCtx<'_, O> {
-    /// Returns `true` for ids of the gate's own requests.
     pub(super) fn is_gate_request_id(&self, id: &[u8]) -> bool {
         id.starts_with(format!("\"aip44:{}:", self.gate.start.nonce).as_bytes())
     }

@@ -65,7 +65,6 @@ impl Gate {
         lineage.map_or(name, |lineage| &lineage.root)
     }
 
-    /// Returns `true` if `name` is `above` or one of its descendants.
     pub(super) fn is_in_subtree(&self, name: &str, above: &str) -> bool {
         let mut at = name;
         loop {

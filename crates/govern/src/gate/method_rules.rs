@@ -220,7 +220,6 @@ impl<O: GateOutput> GateCtx<'_, O> {
         listed.iter().any(|listed| listed == method)
     }
 
-    /// Refuses an unlisted agent request. Returns `true` if it was refused.
     pub(super) fn refuse_unlisted_agent_request(
         &mut self,
         id: &[u8],

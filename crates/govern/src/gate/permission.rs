@@ -192,7 +192,6 @@ fn selected_outcome(option: Option<&str>) -> Value {
     }
 }
 
-/// Returns the members of `subject` that are not null and not listed in `known`.
 fn other_members<'a>(subject: &'a Value, known: &[&str]) -> impl Iterator<Item = (&'a str, &'a Value)> {
     let members = subject.as_object().into_iter().flatten();
     members

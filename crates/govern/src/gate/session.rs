@@ -52,14 +52,12 @@ pub(super) struct Session {
     pub(super) replays: u32,
     /// Boxed, because there may be many calls and a record is large.
     pub(super) calls: ChargedMap<Box<str>, Box<CallRecord>>,
-    /// Terminals that are part of calls, by id.
     pub(super) terminals: ChargedMap<Box<str>, CallTerminal>,
     /// Ids and names of the MCP servers in the client.
     pub(super) servers: Vec<(String, String)>,
     /// Calls of the built-in agent that were decided before the agent announced them, by id.
     pub(super) decided_calls: Vec<(Box<str>, CallRecord, ByteCharge)>,
     pub(super) halted: Option<TurnHalt>,
-    /// Audit event that records `halted`.
     pub(super) halt_seq: Option<AuditSeq>,
     pub(super) stop_deadline: Option<GateTime>,
     pub(super) last_activity: Option<GateTime>,

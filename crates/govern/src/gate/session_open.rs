@@ -24,7 +24,6 @@ pub(super) const AMBIGUOUS: &str = "ambiguous parameters";
 /// the next message is read.
 const MAX_ENTRIES: usize = 64;
 
-/// Maximum length of a path on Linux (`PATH_MAX`).
 const MAX_PATH_BYTES: usize = 4096;
 
 /// Members that the description of an MCP server in the client may have.

@@ -172,7 +172,6 @@ impl Session {
         });
     }
 
-    /// Returns the calls that a terminal belongs to.
     fn joined_calls(&self, terminal: &str) -> impl Iterator<Item = &CallRecord> {
         let joined = self.terminals.get(terminal).into_iter().flat_map(|joined| &joined.calls);
         let records = joined.filter_map(|call| self.calls.get(call)).map(Box::as_ref);

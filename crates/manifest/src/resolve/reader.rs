@@ -70,7 +70,6 @@ impl<'a> ManifestReader<'a> {
         }
     }
 
-    /// Reads the manifest at this path, and collects its findings.
     pub(super) fn manifest<T: FrontMatter>(&mut self, path: &Path) -> Option<Loaded<T>> {
         match self.bytes(path) {
             Ok(bytes) => self.parse(path, &bytes),

@@ -228,7 +228,6 @@ fn skills_and_tools_are_those_of_the_operator() {
     refused(&files.with("lib/far/SKILL.md", "no front matter"), Code::Skill, "notes/OPERATOR.md:8:19");
 }
 
-/// Returns a workspace with a bridge to an agent.
 fn bridge() -> MemoryFiles {
     server()
         .with("notes/ACP.md", acp("bridge", "governance-aware", "operator: ./OPERATOR.md"))

@@ -47,7 +47,6 @@ pub(crate) fn parse(yaml: &str, line: usize, findings: &mut Vec<Draft>) -> Optio
 struct Builder<'a> {
     /// Number of lines in the file before the YAML.
     line: usize,
-    /// Number of lines of the YAML.
     lines: usize,
     open: Vec<Open>,
     root: Option<Node>,

@@ -117,7 +117,6 @@ pub(super) enum Role {
     Variable,
     Texts,
     Text,
-    /// One word.
     Setting,
     Shell,
     /// The value of a member whose name is unknown. It must be harmless in every member.

@@ -2,7 +2,6 @@
 
 use super::{Word, listed};
 
-/// Options of a subcommand that take a command.
 struct CommandOptions {
     subcommands: &'static str,
     /// Option letters whose value is a command.

@@ -10,7 +10,8 @@ const GLOBAL_VALUES: &str =
 /// Options of `git config` that take the next word as their value.
 const CONFIG_VALUES: &str = "-f --file --blob --type -t --default --comment --value --url";
 
-/// Options with which `git config` only reads. Longer options that begin like these also count.
+/// Options with which `git config` only reads. Their abbreviations, and options that begin with `--get-`,
+/// also count.
 const CONFIG_READS: [&str; 3] = ["--get", "--list", "-l"];
 
 /// Options with which `git config` changes a file.

@@ -125,7 +125,8 @@ impl CommandPattern {
             return true;
         }
         let has_options = || {
-            // All options of the pattern follow any start up to this index.
+            // `last` is the last index from which on all options of the pattern are found, so they follow
+            // every earlier start.
             let last = *line.last_option.get_or_init(|| self.last_option(line.words));
             last.is_none_or(|last| start < last)
         };
@@ -200,7 +201,8 @@ impl CommandPattern {
                 || pattern.meets(&TextPattern::exact(name), Case::Different)
                 || name.len() > 3 && name.starts_with("--") && wanted.starts_with(name)
         };
-        // The option letters may be in several words. The letter that is found first from the end decides.
+        // The option letters may be in several words. The smallest of their last indexes is the last index
+        // from which on all of them are found.
         let letters = short.and_then(|letters| letters.iter().map(last_letter).min().flatten());
         words.iter().rposition(is_option).max(letters)
     }

@@ -497,7 +497,7 @@ fn inner_texts(words: &[Word]) -> Vec<String> {
         let glued = text.strip_prefix("-S").or_else(|| text.strip_prefix("-c"));
         texts.extend(long.into_iter().chain(glued).filter(|text| !text.is_empty()).map(str::to_owned));
         let signs = match word.open {
-            // A text with expansions counts only if it can be more than one word.
+            // The values of expansions are unknown, so only the literal text of the word counts.
             Some(_) => text.contains([' ', '\t', '\n', ';', '&', '|', '<', '>', '(']),
             None => text.contains(|letter: char| !letter.is_alphanumeric() && !"_-./:@%+,".contains(letter)),
         };

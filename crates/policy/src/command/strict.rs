@@ -323,7 +323,6 @@ impl Parser {
         self.redirections()
     }
 
-    /// Reads a redirection, if one follows.
     fn redirection(&mut self) -> Option<bool> {
         let numbered = self.peek(0).is_some_and(|letter| letter.is_ascii_digit())
             && matches!(self.peek(1), Some('<' | '>'));

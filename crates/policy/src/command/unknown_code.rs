@@ -11,7 +11,7 @@ use super::programs::{INTERPRETERS, LAUNCHERS, OTHER_SHELLS, SHELLS, STDIN_READE
 use super::{Part, Word, listed};
 use crate::command::reduce::{RUNNERS, may_be_one_of};
 
-/// Programs that pass the text for a shell as a single word.
+/// Programs for which a single word may be the whole text for a shell.
 const WORD_TAKERS: &str = "\
     ash bash csh dash expect fish ksh mksh parallel powershell pwsh cmd sh ssh tcsh trap watch zsh emulate rbash yash posh \
     lksh ksh93 hyperfine mosh autossh rsh pee watchexec nodemon entr";
@@ -164,7 +164,6 @@ fn operands(words: &[Word], valued: &str) -> usize {
     count
 }
 
-/// Returns `true` if `sudo` with these words may start a shell.
 fn starts_shell(words: &[Word]) -> bool {
     let mut at = 0;
     while let Some(word) = words.get(at) {
@@ -209,7 +208,6 @@ fn takes_hidden_configuration(words: &[Word]) -> bool {
         })
 }
 
-/// Returns `true` if a makefile is among the words, or is read from the input.
 fn reads_makefile(words: &[Word]) -> bool {
     words.iter().enumerate().any(|(at, word)| {
         let text = word.text.as_str();

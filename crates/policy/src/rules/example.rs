@@ -16,7 +16,6 @@ use crate::variable::Variable;
 
 const ROOT: &str = "/project";
 
-/// Checks the examples in `match` and `not_match` of a rule.
 pub(super) fn check(rule: &Rule, table: Table<'_>) -> Option<()> {
     for (key, expected) in [("match", true), ("not_match", false)] {
         let Some(item) = table.get(key) else { continue };

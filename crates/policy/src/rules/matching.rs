@@ -158,7 +158,7 @@ impl Rule {
         let is_named = |kind: &Kind| match kind {
             Kind::Execute => true,
             kind if kind.only_reads() || self.kinds.contains(kind) => true,
-            // A fetch that names no URL is only a name for the command.
+            // A fetch without a URL is performed by the command itself.
             Kind::Fetch => action.urls.is_empty() || !self.urls.is_empty(),
             // If an agent reports no kind, its command is all that the call shows. The tool of a server may
             // use the command for anything.

@@ -515,7 +515,6 @@ pub(super) fn bases(part: &Part, path_base: PathBase<'_>) -> Vec<Steps> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Tilde {
     Home,
-    /// The working directory: `~+`.
     WorkingDirectory,
     /// Another directory: `~-`, `~2`, `~+2`, the home directory of a user, or a named directory of the
     /// shell.

@@ -18,7 +18,6 @@ pub(super) struct TestOwners {
 }
 
 impl TestOwners {
-    /// Returns owners by which `owner` owns `session`.
     pub(super) fn of(owner: &str, session: &str) -> Self {
         Self { entries: Mutex::new([(owner.to_owned(), session.to_owned())].into()), full: false }
     }

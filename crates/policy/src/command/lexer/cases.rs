@@ -17,7 +17,6 @@ pub(super) enum Case {
 }
 
 impl Lexer {
-    /// Returns `true` if the lexer is in a pattern of a `case`.
     pub(super) fn in_pattern(&mut self) -> bool {
         self.frame().cases.last() == Some(&Case::Pattern)
     }

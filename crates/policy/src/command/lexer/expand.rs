@@ -123,8 +123,8 @@ impl Lexer {
             self.at += 1;
         }
         match number {
-            // At a zero, the text ends. Larger numbers are bytes that form a character together, and `\x{…}`
-            // has no digits.
+            // A zero ends the text, and `\x{…}` counts as zero, because it has no digits. A byte of 0x80 or
+            // more is only a part of a character.
             0 | 0x80.. => self.swallow(),
             number => self.plain(char::from_u32(number).unwrap_or_default()),
         }

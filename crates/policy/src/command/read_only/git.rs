@@ -115,7 +115,6 @@ pub(super) fn reads(words: &[&str]) -> bool {
     }
 }
 
-/// Returns `true` if a word is not an option, or is a listed option.
 fn is_harmless(word: &str) -> bool {
     // `%G` in a format makes git run a program that checks signatures.
     let signed = |rest: &str| rest.trim_start_matches(['+', '-', ' ']).starts_with('G');
