@@ -113,7 +113,7 @@ impl FromStr for LoggedDecision {
 
 /// Error: no decision has this name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("it is not one of allow, deny, require-approval, escalate")]
+#[error("the decision is not one of allow, deny, require-approval, escalate")]
 pub struct UnknownDecision;
 
 /// The reason why an event cannot be logged.

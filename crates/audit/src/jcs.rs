@@ -9,7 +9,7 @@ use crate::event::MAX_DEPTH;
 
 /// The error for a value that is nested too deeply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("it is nested more than {MAX_DEPTH} levels deep")]
+#[error("the value is nested more than {MAX_DEPTH} levels deep")]
 pub struct TooDeep;
 
 /// Returns the canonical text of a value. Numbers are formatted as in ECMAScript, so integers beyond 2^53 are

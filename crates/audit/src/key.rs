@@ -51,7 +51,7 @@ pub struct Signature {
 pub enum KeyError {
     #[error("the system provides no random numbers")]
     Random,
-    #[error("it is not an Ed25519 private key in PEM format")]
+    #[error("the key is not an Ed25519 private key in PEM format")]
     Private,
     #[error("it is not an Ed25519 public key (`did:key:z6Mk…`, or PEM)")]
     Public,
@@ -61,7 +61,7 @@ pub enum KeyError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SignatureError {
     /// The signature was made with another key.
-    #[error("it was signed with another key")]
+    #[error("the signature was made with another key")]
     OtherKey,
     /// The signature is for another content, or is damaged.
     #[error("the signature does not match the content")]

@@ -15,7 +15,7 @@ const MAX_KEY_FILE_BYTES: u64 = 16 << 10;
 pub enum KeyFileError {
     #[error(transparent)]
     Io(#[from] io::Error),
-    #[error("other users can read it: its mode is {mode:o}, expected 600")]
+    #[error("other users can read the key file: its mode is {mode:o}, expected 600")]
     Exposed { mode: u32 },
     #[error(transparent)]
     Key(#[from] KeyError),

@@ -373,7 +373,7 @@ fn key_files_are_private() {
     assert_snapshot!(audit(&dir, &["head", "audit", "--key", "odd.key"]), @r#"
     --- stderr ---
     error: --key: cannot use "odd.key"
-      because: other users can read it: its mode is 644, expected 600
+      because: other users can read the key file: its mode is 644, expected 600
     hint: chmod 600 odd.key
     --- exit 2 ---
     "#);
@@ -382,7 +382,7 @@ fn key_files_are_private() {
     assert_snapshot!(audit(&dir, &["head", "audit", "--key", "odd.key"]), @r#"
     --- stderr ---
     error: --key: cannot use "odd.key"
-      because: it is not an Ed25519 private key in PEM format
+      because: the key is not an Ed25519 private key in PEM format
     hint: create one with `narrows audit keygen FILE`
     --- exit 2 ---
     "#);
