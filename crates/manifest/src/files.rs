@@ -17,11 +17,11 @@ pub enum FilesError {
     #[error("no such file")]
     NotFound,
     /// The path leads out of the workspace, or a link on the path does.
-    #[error("it is outside the workspace")]
+    #[error("the path is outside the workspace")]
     Outside,
-    #[error("it is too large")]
+    #[error("the file is too large")]
     TooLong,
-    #[error("it cannot be read: {0}")]
+    #[error("reading failed: {0}")]
     Other(String),
 }
 
@@ -110,7 +110,7 @@ impl Files for Workspace {
         let file = File::from(self.find(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)?);
         // Only regular files are read, because reading a pipe could block.
         if !file.metadata().map_err(other)?.is_file() {
-            return Err(FilesError::Other("it is not a file".into()));
+            return Err(FilesError::Other("the path is not a regular file".into()));
         }
         let mut bytes = Vec::new();
         file.take(most + 1).read_to_end(&mut bytes).map_err(other)?;

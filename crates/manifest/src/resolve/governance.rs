@@ -155,7 +155,7 @@ fn chain(reader: &mut ManifestReader<'_>, first: Loaded<Governance>) -> Vec<Load
             }
         };
         if chain.iter().any(|known| known.path == path) {
-            stop("it inherits from itself".into());
+            stop("the governance inherits from itself".into());
             break;
         }
         if chain.len() == MAX_PARENTS {

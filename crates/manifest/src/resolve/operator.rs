@@ -141,11 +141,11 @@ fn skill(
         }
     }
     .map_err(|error| error.to_string())?;
-    let front = front_matter(&bytes).ok_or("its front matter is invalid")?;
+    let front = front_matter(&bytes).ok_or("the front matter of the skill is invalid")?;
     let text = |key: &str| front.get(key).and_then(Value::as_str).filter(|text| !text.trim().is_empty());
-    let description = text("description").ok_or("it has no description")?.to_owned();
-    text("name").ok_or("it has no name")?;
-    let whole = std::str::from_utf8(&bytes).map_err(|_| "it is not UTF-8")?;
+    let description = text("description").ok_or("the skill has no description")?.to_owned();
+    text("name").ok_or("the skill has no name")?;
+    let whole = std::str::from_utf8(&bytes).map_err(|_| "the skill is not UTF-8")?;
     let body = crate::yaml::split(whole).map(|front| front.body.to_owned()).unwrap_or_default();
     let allow = match reference {
         SkillRef::Id(_) => None,
