@@ -229,7 +229,6 @@ mod tests {
 
     #[track_caller]
     fn check(event: &Event, algorithm: Algorithm) {
-        // The buffer has old content.
         let buffer = b"{}".to_vec();
         let draft =
             Draft::with_buffer(buffer, event.clone(), &Redaction::default(), 1 << 20).expect("a draft");

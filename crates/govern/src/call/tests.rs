@@ -84,7 +84,6 @@ fn a_reserved_name_is_not_the_name_of_a_tool() {
         let decided = Call::new(Some("notes".into()), "add", "other", json!({}))
             .with_reported_name("notes__add".into());
         assert!(!decided.is_named_like(&call), "{name}");
-        // A call with another name is another call.
         assert!(call.apply_update(serde_json::from_str(r#"{"name":"Bash"}"#).unwrap()));
         assert_eq!((call.tool().as_str(), call.claimed_name()), ("Bash", None));
         assert!(call.apply_update(serde_json::from_str(&told).unwrap()));
@@ -106,7 +105,6 @@ fn a_server_tool_keeps_its_reported_name() {
         let said = told.map(|told| format!(r#"{{"name":"{told}"}}"#)).unwrap_or_else(|| "{}".to_owned());
         call.apply_update(serde_json::from_str(&said).unwrap());
         assert_eq!(decided.is_named_like(&call), same, "{told:?}");
-        // The name of the tool does not change.
         let mut decided = decided.clone();
         assert_eq!(decided.apply_update(serde_json::from_str(&said).unwrap()), !same, "{told:?}");
     };

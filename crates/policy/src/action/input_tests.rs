@@ -147,7 +147,6 @@ fn commands_have_many_forms() {
     check_command(&json!({"command": ["git", 1]}), &argv(&["git", "1"]));
     check_command(&json!({"command": null}), &None);
     check_command(&json!({"timeout": 5}), &None);
-    // Both commands are judged.
     check_command(&json!({"cmd": "a", "command": "b"}), &Some(Command::Shell("a\nb".into())));
     check_command(&json!({"cmd": ["it's"], "command": "b"}), &Some(Command::Shell("'it'\\''s'\nb".into())));
     check_command(&json!({"program": "git", "argv": ["git", "push"]}), &argv(&["git", "push"]));

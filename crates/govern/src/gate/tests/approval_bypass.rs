@@ -72,7 +72,6 @@ fn every_relevant_change_needs_a_new_approval() {
         );
         assert_eq!(approve(&mut fixture, 1).is_err(), is_other, "{change}");
         assert_eq!(fixture.take_seen().contains(r#""optionId":"y""#), !is_other, "{change}");
-        // The agent can ask for permission for the changed call. An approval answers only one request.
         ask_permission(&mut fixture, 8, &json!({"toolCallId": "1"}));
         assert_eq!(fixture.gate.pending_approvals().len(), 1, "{change}");
     };

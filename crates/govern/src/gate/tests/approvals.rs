@@ -62,7 +62,6 @@ fn an_approver_approves_once() {
     log policy.resolved allow tool="Bash" approval="user:ada" reason="require-approval `make`: policy `runs` matches"
     c < {"jsonrpc":"2.0","method":"session/update","params":{"update":{"sessionUpdate":"tool_call","toolCallId":"1","name":"Bash","kind":"execute","status":"in_progress","title":"harmless","rawInput":{"command":"make"}},"sessionId":"s"}}
     "#);
-    // The input has changed, so the approval no longer counts.
     fixture.agent_calls("1", "Bash", "in_progress", &json!({"command": "make install"}));
     assert_snapshot!(fixture.take_seen(), @r#"
     log policy.resolved require-approval tool="Bash" approval="pending" reason="require-approval `make install`: policy `runs` matches"

@@ -101,7 +101,6 @@ fn ambiguous_messages_are_not_passed_on() {
     );
     let seen = fixture.take_seen();
     assert!(seen.contains("log tool.refused") && seen.contains("-32602") && !seen.contains("c < "), "{seen}");
-    // A message that is nested too deeply is refused.
     let mut fixture = Fixture::with_turn();
     let deep = format!("{}{}", "[".repeat(200), "]".repeat(200));
     raw(
@@ -142,7 +141,6 @@ fn foreign_marks_are_replaced() {
         assert!(!line.contains("sandboxed") && !line.contains("user:root"), "{line}");
     }
     assert!(raw[0].contains("\"identity\":\"user:ada\""), "{}", raw[0]);
-    // The client cannot send a message that is nested too deeply either.
     fixture.take_seen();
     fixture.client_requests(7, "_x/y", &json!({"sessionId": "s", "_meta": forged}));
     assert!(!fixture.take_seen().contains("sandboxed"));
@@ -185,7 +183,6 @@ fn changes_of_mode_model_and_options_are_recorded_first() {
             );
             assert!(!seen.contains("a < "), "{seen}");
             assert_eq!(fixture.output.events[1].input, Some(input.clone()));
-            // The id cannot be used again while the first request is pending.
             fixture.client_requests(5, method, &params);
             assert!(fixture.take_seen().contains("-32014"));
             fixture.send_client(&json!({"jsonrpc": "2.0", "id": "aip44:n:1", "result":
@@ -275,7 +272,6 @@ fn approvers_of_a_turn_see_its_prompt() {
     assert_eq!(open[0].input["prompt"], "delete it all");
     assert_eq!(open[0].input["sha256"].as_str().map(str::len), Some(64));
     assert!(fixture.take_seen().contains("\"rawInput\":{\"prompt\":\"delete it all\""));
-    // A request id stands for one turn.
     let other = json!([{"type": "text", "text": "something else"}]);
     fixture.client_requests(2, "session/prompt", &json!({"sessionId": "s", "prompt": other}));
     assert!(fixture.take_seen().contains("-32014"));
@@ -319,7 +315,6 @@ fn a_denied_call_that_failed_with_a_result_was_attempted() {
         true,
     );
     check(true, json!({"rawOutput": "the user said no"}), false);
-    // The call has changed, and the agent does not know the new decision.
     check(true, json!({"rawOutput": "x", "rawInput": {"path": "/w/b"}}), true);
 }
 
@@ -337,7 +332,6 @@ fn a_refused_client_request_excuses_one_failed_call() {
         let update = json!({"sessionUpdate": "tool_call_update", "toolCallId": id, "status": "failed",
             "rawOutput": "refused"});
         fixture.agent_updates(&update);
-        // A repeated update changes nothing.
         fixture.agent_updates(&update);
         assert_eq!(fixture.take_seen().contains("interrupted"), halts);
     }

@@ -118,7 +118,6 @@ fn each_change_of_a_call_counts_as_another_call() {
         announce_payment(&mut fixture, "1", status, &payment(1, "d"));
         assert!(!announce_payment(&mut fixture, "1", "in_progress", &payment(1, "d")));
     }
-    // The last call that a budget allows may be reported again.
     let mut fixture = daily_budget(1);
     assert!(announce_payment(&mut fixture, "1", "pending", &json!({"path": "/w/a/x"})));
     let places = json!({"sessionUpdate": "tool_call_update", "toolCallId": "1", "status": "in_progress",

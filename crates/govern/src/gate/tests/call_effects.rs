@@ -177,7 +177,6 @@ fn approvers_and_the_log_see_the_diff() {
         fixture.agent_updates(
             &json!({"sessionUpdate": "tool_call_update", "toolCallId": "1", "content": diff("1\n2")}),
         );
-        // The diff is about another file, which was not approved.
         let other = diff("one").to_string().replace("/w/a/x", "/w/a/y");
         let other: Value = serde_json::from_str(&other).unwrap();
         let update = json!({"sessionUpdate": "tool_call_update", "toolCallId": "1", "status": "in_progress"});

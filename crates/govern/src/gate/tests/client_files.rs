@@ -103,7 +103,6 @@ fn a_path_that_leads_elsewhere_when_it_is_sent_is_refused_and_recorded() {
         let mut fixture = with_links(&links);
         fixture.agent_requests(5, method, &file_request(method, place, path));
         fixture.take_seen();
-        // The decision is made, but not yet durable.
         fixture.settles_at_once = false;
         approve(&mut fixture, 1);
         if method == "fs/read_text_file" {
@@ -119,7 +118,6 @@ fn a_path_that_leads_elsewhere_when_it_is_sent_is_refused_and_recorded() {
         }
         is_refused(&seen);
         assert!(seen.contains("log tool.refused deny code=\"path_moved\""), "{seen}");
-        // The next request is judged by the link's current target.
         fixture.agent_requests(7, method, &file_request(method, place, path));
         assert!(method == "terminal/create" || fixture.take_seen().contains("policy `books` matches"));
     }
@@ -148,7 +146,6 @@ fn the_client_gets_the_resolved_path_and_must_not_follow_links() {
     fixture.agent_requests(5, "fs/read_text_file", &params);
     let sent: Value = serde_json::from_str(fixture.output.raw.last().unwrap()).unwrap();
     assert_eq!(sent["params"]["_meta"], json!({"a": 1, "narrows": {"noLinks": true}}));
-    // The named path and the resolved path are judged.
     links.set("/w/a/finance/old", "/w/a/x");
     fixture.agent_requests(
         6,

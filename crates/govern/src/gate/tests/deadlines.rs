@@ -32,7 +32,6 @@ fn check(method: &str, params: &Value, seconds: u64) {
     assert_eq!(fixture.take_seen(), "", "{method}");
     fixture.agent_answers(1, &json!({"ok": true}));
     assert!(fixture.take_seen().contains(r#"c < {"jsonrpc":"2.0","id":1,"result":{"#), "{method}");
-    // A deadline that has passed and was handled is no longer due.
     fixture.advance_clock(seconds);
     assert_eq!((fixture.take_seen().as_str(), fixture.gate.next_deadline()), ("", None), "{method}");
 
@@ -91,7 +90,6 @@ fn a_missing_initialize_answer_times_out() {
     a < {"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":0}}
     c < {"jsonrpc":"2.0","id":0,"error":{"code":-32011,"message":"the agent did not answer initialize within 30 s","data":{"condition":"deadline","retryable":true,"effects":"possible"}}}
     "#);
-    // An answer after the deadline is dropped.
     fixture.agent_answers(0, &json!({"protocolVersion": 2, "capabilities": {}}));
     assert!(!fixture.gate.is_v2);
     assert!(fixture.take_seen().starts_with("log request.late"));
@@ -134,7 +132,6 @@ fn a_silent_turn_is_stopped_and_answered_with_an_error() {
         &json!({"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "."}}),
     );
     fixture.take_seen();
-    // An update restarts the silence timeout.
     fixture.advance_clock(599);
     assert_snapshot!(fixture.take_seen(), @"");
     fixture.advance_clock(1);
@@ -147,7 +144,6 @@ fn a_silent_turn_is_stopped_and_answered_with_an_error() {
     assert_snapshot!(fixture.take_seen(), @r#"
     c < {"jsonrpc":"2.0","id":2,"error":{"code":-32011,"message":"the agent was silent for 10 min","data":{"condition":"deadline","retryable":true,"effects":"possible"}}}
     "#);
-    // The session and its agent can still be used.
     fixture.client_requests(3, "session/prompt", &json!({"sessionId": "s", "prompt": []}));
     fixture.agent_answers(3, &json!({"stopReason": "end_turn"}));
     fixture.advance_clock(2000);
@@ -216,7 +212,6 @@ fn waiting_for_an_approval_is_not_silence() {
     let outcome = json!({"outcome": {"outcome": "selected", "optionId": "allow_once"}});
     fixture.send_client(&json!({"jsonrpc": "2.0", "id": "aip44:n:1", "result": outcome}));
     fixture.take_seen();
-    // From this message on, the silence of the agent counts.
     fixture.advance_clock(599);
     assert_eq!(fixture.take_seen(), "");
     fixture.advance_clock(1);
@@ -282,13 +277,11 @@ fn a_cancelled_turn_that_does_not_end_in_time_ends_the_agent() {
     let mut fixture = Fixture::with_turn();
     fixture.send_client(&cancel);
     fixture.advance_clock(5);
-    // A second cancellation does not extend the deadline.
     fixture.send_client(&cancel);
     fixture.take_seen();
     fixture.advance_clock(5);
     assert_eq!(fixture.take_seen(), "end the agent: it continued a stopped turn");
 
-    // A cancellation without a turn sets no deadline.
     let mut fixture = Fixture::with_turn();
     fixture.agent_answers(2, &json!({"stopReason": "end_turn"}));
     fixture.send_client(&cancel);

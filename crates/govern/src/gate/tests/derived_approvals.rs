@@ -51,7 +51,6 @@ fn an_approved_file_is_written_without_a_second_approval() {
     log tool.call allow tool="fs/write_text_file" approval="user:ada"
     a < {"jsonrpc":"2.0","id":9,"result":{}}
     "#);
-    // The approval covers only one request.
     assert!(request_write(&mut fixture, 10, "/w/a/b.txt", "hi").contains("session/request_permission"));
 }
 

@@ -70,7 +70,6 @@ fn a_client_names_only_servers_of_the_operator() {
     let started = |name: &str| json!({"type": "stdio", "name": name, "command": "sh"});
     check(in_client("db", "1"), None);
     check(in_client("other", "1"), Some("server_not_listed"));
-    // Only the manifest can describe servers outside the client.
     check(stdio("web"), None);
     check(started("web"), None);
     check(typed("http", "web"), None);
@@ -397,13 +396,11 @@ fn denied_reads_are_neither_shown_nor_listed() {
     c < {"jsonrpc":"2.0","id":12,"method":"mcp/message","params":{"serverId":"db-1","requestId":"r","method":"prompts/list","params":{}}}
     a < {"jsonrpc":"2.0","id":12,"result":{"prompts":[{"name":"greet","n":1.0}]}}
     "#);
-    // A list with an ambiguous form is refused.
     fixture.agent_requests(13, "mcp/message", &inner_request("resources/list", &json!({})));
     let twice = r#"{"jsonrpc":"2.0","id":13,"result":{"resources":[],"resources":[{"uri":"x:y"}]}}"#;
     fixture.gate.handle_client_message(fixture.now, View::parse(twice.as_bytes()), &mut fixture.output);
     let seen = fixture.take_seen();
     assert!(seen.contains("-32602") && !seen.contains("x:y"), "{seen}");
-    // A request in the form of a notification is dropped.
     fixture.send_agent(&json!({"jsonrpc": "2.0", "method": "mcp/message", "params": inner_request("resources/read", &json!({"uri": "x:y"}))}));
     assert_eq!(fixture.take_seen(), "log method.refused deny code=\"not_a_notification\"");
 }

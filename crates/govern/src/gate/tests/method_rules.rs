@@ -370,7 +370,6 @@ fn a_listed_method_must_name_its_session_unambiguously() {
             fixture.settle_events();
             let seen = fixture.take_seen();
             assert!(!seen.contains("_x/y"), "{line} {seen}");
-            // Ambiguous params are refused by an earlier check.
             assert!(
                 seen.contains("log method.refused deny code=\"ambiguous_params\"") || seen.contains("-32"),
                 "{line} {seen}"

@@ -56,7 +56,6 @@ fn history_is_flagged_and_never_acted_on() {
         assert!(flags.clone().all(|line| line.contains("\"replay\":true")) && flags.count() == 2, "{raw:?}");
         fixture.agent_answers(1, &json!({}));
         fixture.take_seen();
-        // Messages after the answer are not history.
         fixture.output.raw.clear();
         fixture.agent_updates(
             &json!({"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "hi"}}),

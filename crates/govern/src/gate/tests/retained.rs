@@ -152,7 +152,6 @@ fn ids_of_unanswered_requests_are_counted() {
         fixture.gate.retained = RetainedBytes::new(MAX_BYTES / 8);
         fixture
     };
-    // A longer id than this is refused.
     let long = "x".repeat(4_000);
     let seen = check(fixture(), |fixture, number| {
         let id = format!("{number}{long}");

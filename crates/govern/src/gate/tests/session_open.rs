@@ -36,7 +36,6 @@ fn a_missing_declared_capability_fails_initialize() {
     log session.refused deny code="unmet-capability"
     c < {"jsonrpc":"2.0","id":0,"error":{"code":-32603,"message":"the agent lacks declared capabilities: loadSession","data":{"condition":"internal_error","retryable":false,"effects":"none","code":"unmet-capability"}}}
     "#);
-    // No session can be opened after the failed `initialize`.
     fixture.client_requests(1, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
     fixture.client_requests(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}));
     fixture.client_requests(3, "session/load", &json!({"sessionId": "s", "cwd": "/w", "mcpServers": []}));
@@ -47,7 +46,6 @@ fn a_missing_declared_capability_fails_initialize() {
         let seen = fixture.take_seen();
         assert!(!seen.contains("a <") && seen.starts_with("log method.refused deny"), "{seen}");
     }
-    // A session can be opened after another `initialize` that succeeds.
     fixture.client_requests(4, "initialize", &json!({"protocolVersion": 1}));
     fixture.agent_answers(4, &json!({"protocolVersion": 1, "agentCapabilities": {"loadSession": true}}));
     fixture.client_requests(5, "session/new", &json!({"cwd": "/w", "mcpServers": []}));

@@ -235,7 +235,6 @@ fn a_checked_call_has_one_id_everywhere() {
     fixture.send_client(&json!({"jsonrpc": "2.0", "id": "aip44:n:1", "result":
         {"outcome": {"outcome": "selected", "optionId": "allow_once"}}}));
     fixture.take_seen();
-    // The decision is not used for a call with another id.
     fixture.agent_calls("other", "Bash", "pending", &json!({"command": "make"}));
     assert!(fixture.take_seen().contains("log policy.resolved require-approval"));
     fixture.agent_calls("the-id", "Bash", "completed", &json!({"command": "make"}));

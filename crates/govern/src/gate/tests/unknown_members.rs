@@ -116,7 +116,6 @@ fn an_update_is_shown_without_unknown_members_and_judged_with_them() {
     assert_eq!(seen.matches("\"text\":\"hi\"").count(), 3, "{seen}");
     assert!(!seen.contains("odd"), "{seen}");
     assert_eq!(seen.matches("log member.refused").count(), 1, "each once: {seen}");
-    // A path that only an unknown member names is judged as well.
     fixture.agent_updates(
         &json!({"sessionUpdate": "tool_call", "toolCallId": "1", "name": "Read", "kind": "read",
         "status": "in_progress", "rawInput": {}, "locations": [{"path": "/w/a/b", "uri": "/w/a/secret/k"}]}),
@@ -173,7 +172,6 @@ fn a_version_must_be_an_unambiguous_integer() {
         fixture.settle_events();
         let seen = fixture.take_seen();
         assert!(seen.contains("-32602") && !seen.contains("a < "), "{version} {seen}");
-        // An agent cannot send an ambiguous version either.
         let mut fixture = Fixture::new();
         fixture.client_requests(0, "initialize", &json!({"protocolVersion": 1}));
         fixture.take_seen();
