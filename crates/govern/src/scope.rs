@@ -90,18 +90,18 @@ fn check_scope(
         for path in &action.paths {
             let path = roots.first().map_or_else(|| path.clone(), |root| root.join(path));
             resolve_in_roots(&path, &places, resolver)
-                .map_err(|_| format!("{:?} is outside of it", path.display().to_string()))?;
+                .map_err(|_| format!("{:?} is outside of the scope", path.display().to_string()))?;
             is_shown = true;
         }
     }
     if let Some(hosts) = network {
         for url in &action.urls {
             let host = url_host(url).filter(|host| hosts.iter().any(|named| host_matches(named, host)));
-            host.ok_or_else(|| format!("`{}` is outside of it", quoted(url, 200)))?;
+            host.ok_or_else(|| format!("`{}` is outside of the scope", quoted(url, 200)))?;
             is_shown = true;
         }
     }
-    if is_shown { Ok(()) } else { Err("its input does not show what it touches".to_owned()) }
+    if is_shown { Ok(()) } else { Err("the input of the call does not show what the call touches".to_owned()) }
 }
 
 /// Returns the directory that a scope denotes, relative to the workspace: `docs`, `/docs`, `/docs/*` and
