@@ -99,7 +99,6 @@ impl Approval {
         Ok(key.verify(&self.payload(), signature)?)
     }
 
-    /// Returns the content that the signature covers.
     fn payload(&self) -> Value {
         let mut payload = json!({
             "artifact": self.artifact,

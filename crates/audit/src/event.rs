@@ -79,7 +79,6 @@ pub enum LoggedDecision {
     Deny,
     /// The action needs a signed approval.
     RequireApproval,
-    /// Another approver decides.
     Escalate,
 }
 

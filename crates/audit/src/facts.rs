@@ -205,7 +205,6 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(512))]
 
-        /// An event with facts has the same line as an event with the facts in its metadata.
         #[test]
         fn facts_are_written_like_metadata(
             facts in prop::collection::vec(

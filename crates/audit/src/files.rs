@@ -54,7 +54,6 @@ impl Files {
         Ok(Self(parts))
     }
 
-    /// Returns the files as input of the verifier.
     pub(crate) fn sources(&self) -> Vec<&dyn Source> {
         self.0.iter().map(|part| part as &dyn Source).collect()
     }

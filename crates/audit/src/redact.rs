@@ -379,12 +379,10 @@ impl Redaction {
         self.names.classify(name).is_some_and(NamedValueKind::is_secret)
     }
 
-    /// Returns a text without its secrets. Returns `None` if the text has no secrets.
     fn hide(&self, text: &str) -> Option<Hidden> {
         self.find(text).map(|found| Hidden::from(self, &found.text(text), found.reason))
     }
 
-    /// Returns the positions of the secrets in a text. Returns `None` if the text has no secrets.
     fn find(&self, text: &str) -> Option<Found> {
         let mut places = self.known_places(text);
         let reason = if places.is_empty() { reason::TOKEN } else { reason::KNOWN };

@@ -210,7 +210,6 @@ pub(crate) struct Outcome {
     /// For each source, the number of its first entry and its number of valid bytes.
     pub(crate) extents: Vec<(u64, u64)>,
     pub(crate) bad: Option<BadLine>,
-    /// Index of the source that contains the bad line.
     pub(crate) bad_source: usize,
     found: Vec<(u64, String)>,
 }
@@ -265,7 +264,6 @@ pub(crate) fn check(sources: &[&dyn Source], start: &Start, options: &VerifyOpti
     Ok(outcome)
 }
 
-/// Returns the number of lines that end within the first `bytes` bytes of a source.
 fn lines_in(source: &dyn Source, bytes: u64) -> io::Result<u64> {
     let bytes = pieces::read(source, 0..bytes)?;
     Ok(memchr::memchr_iter(b'\n', &bytes).count() as u64)

@@ -383,7 +383,6 @@ impl Call {
         (changed || runs || call_update.is_announcement() || is_other_result).then_some(fresh)
     }
 
-    /// Returns `true` if the update has an output that differs from the recorded one.
     pub(crate) fn is_unrecorded_output(&self, call_update: &CallUpdate<'_>) -> bool {
         let output = call_update
             .raw_output
@@ -469,7 +468,6 @@ impl Call {
         }
     }
 
-    /// Returns the files that the diffs of the call change.
     pub(crate) fn changed_files(&self) -> BTreeSet<PathBuf> {
         Action::default().with_content(&self.changes).paths.into_iter().collect()
     }

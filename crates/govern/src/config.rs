@@ -63,7 +63,6 @@ pub struct GateConfig {
 /// Actions that an operator may take without an approval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Autonomy {
-    /// Everything that the policy allows.
     #[default]
     Autonomous,
     /// Read-only actions. All others need an approval.

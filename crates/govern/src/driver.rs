@@ -160,7 +160,6 @@ struct GateDriver {
     /// Number of the oldest events in `events` that must be durable before another event is appended. The
     /// last of these events has no position in the log yet.
     unplaced: usize,
-    /// Callers that wait for the result of a tool check, by the number of the check.
     waiting_checks: HashMap<u64, oneshot::Sender<Option<String>>>,
     last_check: u64,
 }

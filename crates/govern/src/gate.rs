@@ -66,7 +66,6 @@ use outbox::{GateDirection, OnAuditFailure, OrderedOutbox};
 use retained::ChargedMap;
 use session::{ClientRequestKind, PendingAtAgent, PendingAtClient, Session};
 
-/// A raw JSON request id, as a table key.
 type RawRequestId = Box<[u8]>;
 
 const MAX_OPEN: usize = 4_096;
@@ -99,14 +98,12 @@ pub struct Gate {
     is_client_input_closed: bool,
     client_offer: Option<session_open::ClientOffer>,
     sessions: HashMap<Box<str>, Session>,
-    /// Sessions that were closed, the oldest first.
     closed_sessions: VecDeque<child_sessions::ClosedSession>,
     /// Messages that the agent sent in sessions that are not open yet.
     early_messages: child_sessions::EarlyMessages,
     /// `true` once the agent violated the governance outside of a turn, and is being ended.
     is_ending: bool,
     pending_at_agent: ChargedMap<RawRequestId, PendingAtAgent>,
-    /// Requests of the agent or of the gate that the client has not answered.
     pending_at_client: ChargedMap<RawRequestId, PendingAtClient>,
     /// Connections to MCP servers in the client, mapped to the ids of the servers.
     mcp_connections: ChargedMap<String, String>,

@@ -28,9 +28,7 @@ pub enum IdentityMethod {
     UnixPeer,
     /// The operating system reports the owner of the peer's socket on a loopback connection.
     SocketOwner,
-    /// A bearer token that this server accepts.
     Token,
-    /// A certificate issued by a trusted authority.
     Certificate,
     /// The bus that started this process reports the name of the client.
     Bus,

@@ -87,7 +87,6 @@ pub(crate) fn has_lookalike(params: &[u8], rule: LookalikeRule) -> bool {
     is_unclear(params, rule, MAX_DEPTH)
 }
 
-/// Rule that decides which keys are lookalikes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LookalikeRule {
     /// Keys that differ from a protocol key only in case.

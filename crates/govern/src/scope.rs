@@ -101,7 +101,7 @@ fn check_scope(
             is_shown = true;
         }
     }
-    if is_shown { Ok(()) } else { Err("the input of the call does not show what the call touches".to_owned()) }
+    if is_shown { Ok(()) } else { Err("the input does not show what the call touches".to_owned()) }
 }
 
 /// Returns the directory that a scope denotes, relative to the workspace: `docs`, `/docs`, `/docs/*` and
@@ -117,7 +117,6 @@ fn scope_directory(place: &str) -> Option<PathBuf> {
     (is_plain && !place.contains(['*', '?', '[', '{', '\0'])).then(|| path.to_owned())
 }
 
-/// Returns the host of an HTTP URL. Returns `None` if the host is ambiguous.
 fn url_host(url: &str) -> Option<String> {
     let url = url.to_ascii_lowercase();
     let rest = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"))?;

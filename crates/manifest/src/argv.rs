@@ -114,7 +114,6 @@ impl VersionCheck {
     }
 }
 
-/// Splits a command into words. Returns `None` if it is invalid.
 pub(crate) fn split_words(command: &str) -> Option<Vec<String>> {
     shlex::split(command).filter(|words| words.first().is_some_and(|program| !program.is_empty()))
 }

@@ -25,7 +25,6 @@ pub enum VersionError {
     Outside { found: Version, range: String },
 }
 
-/// Maximum number of bytes of the output that are searched for a version.
 const MAX_OUTPUT_BYTES: usize = 64 << 10;
 
 /// A range of versions in npm syntax: `>=1.2 <2`, `^1.2`, `1.x || 2.0.0`, `1.0 - 2.0`.

@@ -47,12 +47,10 @@ pub(crate) struct Key {
 }
 
 impl Node {
-    /// Returns the value of a key. Returns `None` if this is not a map with that key.
     pub(crate) fn get(&self, key: &str) -> Option<&Self> {
         self.entry(key).map(|(_, node)| node)
     }
 
-    /// Returns a key and its value. Returns `None` if this is not a map with that key.
     pub(crate) fn entry(&self, key: &str) -> Option<(&Key, &Self)> {
         let Content::Map(entries) = &self.content else { return None };
         entries.iter().find(|(found, _)| found.text == key).map(|(key, node)| (key, node))

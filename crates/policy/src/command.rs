@@ -242,7 +242,6 @@ pub(crate) struct Script {
 }
 
 impl Script {
-    /// Returns the text that a shell reads when `command`, the source of this script, runs.
     pub(crate) fn shell_text<'a>(&'a self, command: &'a Command) -> Option<&'a str> {
         match command {
             Command::Shell(text) => Some(text),

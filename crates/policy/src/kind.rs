@@ -20,7 +20,6 @@ pub enum Kind {
     Delete,
     Execute,
     SwitchMode,
-    /// Any other or unknown kind.
     #[default]
     Other,
 }

@@ -30,7 +30,6 @@ pub(crate) fn resolve(path: &Path, cwd: Option<&Path>, home: Option<&Path>) -> P
     plain
 }
 
-/// Returns `true` if `path`, a result of [`resolve`], is in one of `roots`.
 pub(crate) fn is_within(path: &Path, roots: &[PathBuf]) -> bool {
     path.is_absolute() && roots.iter().any(|root| path.starts_with(resolve(root, None, None)))
 }

@@ -53,7 +53,6 @@ pub(crate) fn judge(
 const LISTERS: &str = "\
     basename df dirname du echo file find ls printf readlink realpath stat test [ tree which";
 
-/// Returns `true` if the target reads a disk, a terminal or another device.
 fn reads_device(target: &Target<'_>) -> bool {
     let is_listed = |part: &Part| part.programs().all(|name| listed(LISTERS, &name));
     let leads_to_device = |link: &WordLink| is_device(&Steps::from_path(Path::new(&link.real)));

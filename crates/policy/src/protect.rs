@@ -142,7 +142,6 @@ const PROGRAMS: &[(&str, &str)] = &[(
      .local/share/fnm .nix-profile",
 )];
 
-/// Maximum number of consecutive names in one row.
 const MAX_ROW_NAMES: usize = 5;
 
 /// Endings of names that look like secrets, but are none.
@@ -200,7 +199,6 @@ static TABLE: LazyLock<Table> = LazyLock::new(|| {
 });
 
 enum Name {
-    /// A name that is not part of any protected path.
     Free,
     Known(String),
     Open(TextPattern),

@@ -281,7 +281,6 @@ pub(crate) fn runs_within_roots(action: &Action, context: &RequestContext<'_>, h
         && real.is_none_or(|real| is_within(&resolve(real, None, None), context.roots))
 }
 
-/// Returns `true` if the working directory of the action is a root itself.
 pub(crate) fn runs_in_a_root(action: &Action, context: &RequestContext<'_>, home: Option<&Path>) -> bool {
     let cwd = working_directory(action, context, home);
     cwd.is_some_and(|cwd| context.roots.iter().any(|root| resolve(root, None, home) == cwd))

@@ -20,7 +20,6 @@ enum State {
     Failed(Option<AppendError>),
     /// The event is in the queue, so its position in the log is fixed.
     Queued(oneshot::Receiver<AppendResult>),
-    /// The event waits for room in the queue.
     Waiting(Pin<Box<dyn Future<Output = AppendResult> + Send>>),
 }
 

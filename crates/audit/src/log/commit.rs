@@ -16,7 +16,6 @@ use crate::verify::{BadLine, VerifyProblem};
 
 const MAX_PENDING_NOTES: usize = 16;
 
-/// Size of the pieces in which a file is copied.
 const COPY_CHUNK_BYTES: usize = 1 << 20;
 
 /// Writes batches of lines one after the other.

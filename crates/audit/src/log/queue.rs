@@ -38,7 +38,6 @@ struct State {
     closed: bool,
     began: Option<Instant>,
     tip: Option<Receipt>,
-    /// Buffers of written lines, for reuse.
     spare_buffers: Vec<Vec<u8>>,
 }
 

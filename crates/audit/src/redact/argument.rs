@@ -31,7 +31,6 @@ pub(super) struct ArgumentReader {
     /// Number of `words` when the word before a `SecretPlace::Second` was read.
     second_of: Option<u8>,
     is_share: bool,
-    /// `true` if the command has the flag `--secret`, which marks its value as a secret.
     has_secret_flag: bool,
     /// Number of keywords read from a `.netrc` line: `machine … login … password`.
     netrc: u8,

@@ -121,7 +121,6 @@ pub(super) fn find_decoded(text: &str, mut find: impl FnMut(&str) -> Vec<Range<u
     places
 }
 
-/// Returns the text with all escapes decoded. Returns `None` if the text has no escapes.
 pub(super) fn decode_all(text: &str) -> Option<String> {
     ORDER.into_iter().fold(None, |decoded: Option<String>, encoding| {
         let next = decode(decoded.as_deref().unwrap_or(text), encoding, Reach::All);

@@ -120,7 +120,6 @@ pub(super) fn private_keys(text: &str, found: &mut Vec<Range<usize>>) {
 /// Positions of all last lines of keys in a text, found once for any number of keys.
 struct Ends<'a> {
     all: Vec<usize>,
-    /// The positions in the text, by title of the key.
     titled: HashMap<&'a str, Vec<usize>>,
 }
 

@@ -35,7 +35,6 @@ const MAX_EARLY_BYTES: usize = 16 << 20;
 /// Reason for stopping a turn: the agent used a session that does not belong to the client.
 const FOREIGN_SESSION: &str = "it used a session that the client did not open";
 
-/// Ancestors of a child session.
 #[derive(Clone, Debug)]
 pub(super) struct Lineage {
     /// Session in which the agent announced the child.

@@ -184,7 +184,6 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.record(event);
     }
 
-    /// Answers an agent request that the client has not answered in time.
     fn expire_agent_request(&mut self, id: &[u8]) {
         let Some(PendingAtClient::Service { session: name, call, .. }) =
             self.gate.pending_at_client.remove(id)

@@ -153,7 +153,6 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.reject_permission(id, name, options, "its subject cannot be judged", Some(seq));
     }
 
-    /// Rejects a permission request, with the reason in `_meta`.
     pub(super) fn reject_permission(
         &mut self,
         id: &[u8],

@@ -53,7 +53,6 @@ pub(super) struct Session {
     /// Boxed, because there may be many calls and a record is large.
     pub(super) calls: ChargedMap<Box<str>, Box<CallRecord>>,
     pub(super) terminals: ChargedMap<Box<str>, CallTerminal>,
-    /// Ids and names of the MCP servers in the client.
     pub(super) servers: Vec<(String, String)>,
     /// Calls of the built-in agent that were decided before the agent announced them, by id.
     pub(super) decided_calls: Vec<(Box<str>, CallRecord, ByteCharge)>,
@@ -100,7 +99,6 @@ pub(super) struct CallRecord {
     pub(super) counted: Option<CountedCall>,
     /// Messages about the call that are held until the call is decided.
     pub(super) held_lines: Vec<Bytes>,
-    /// `true` once the outcome of the call is recorded.
     pub(super) is_recorded: bool,
     pub(super) approvers: Vec<Principal>,
     /// `true` if the approval of the call also covers the client request that performs the call.
@@ -196,7 +194,6 @@ fn setup_bytes(roots: &[PathBuf], servers: &[(String, String)]) -> usize {
     roots + servers.sum::<usize>()
 }
 
-/// Purpose of a client request that the agent has not answered.
 #[derive(Debug)]
 pub(super) enum ClientRequestKind {
     Initialize,

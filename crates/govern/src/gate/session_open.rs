@@ -39,7 +39,6 @@ pub(super) struct ClientOffer {
 }
 
 impl Gate {
-    /// Returns the client capabilities that the manifest declares and the client offers.
     pub(super) fn client_capabilities(&self) -> Capabilities {
         let declared = self.config.capabilities;
         let Some(ClientOffer { read, write, terminal, .. }) = self.client_offer else { return declared };
@@ -385,7 +384,6 @@ fn withhold_undeclared(offers: &mut serde_json::Map<String, Value>, name: &str, 
     }
 }
 
-/// Returns the entries of the list `key`. A missing list is empty.
 fn optional_list<'a>(params: &'a Value, key: &str) -> Result<&'a [Value], OpeningRefusal> {
     match &params[key] {
         Value::Null => Ok(&[]),

@@ -116,7 +116,6 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.apply_call_update(name, &own_key, told.into_call_update(), message);
     }
 
-    /// Makes the terminals that an update of a call shows part of the call.
     pub(super) fn join_shown_terminals(&mut self, name: &str, said: &CallUpdate<'_>) {
         let Some(id) = said.tool_call_id.as_deref() else { return };
         let Some(session) = self.gate.sessions.get_mut(name) else { return };

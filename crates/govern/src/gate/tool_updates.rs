@@ -434,7 +434,6 @@ impl<O: GateOutput> GateCtx<'_, O> {
     }
 }
 
-/// Returns what to do with the latest update of a call.
 fn update_action(record: &CallRecord) -> UpdateAction {
     let begun = record.call.has_begun();
     let tool = || narrows_base::text::quoted(&record.call.tool(), 200);

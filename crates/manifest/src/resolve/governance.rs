@@ -15,7 +15,6 @@ use crate::types::acp::Acp;
 use crate::types::governance::{Approver, Audit, Autonomy, Governance, PolicyEntry, Signing};
 use crate::types::operator::Operator;
 
-/// Maximum number of parents in a chain of inheritance.
 const MAX_PARENTS: usize = 8;
 
 /// A governance merged with all its parents.

@@ -52,7 +52,6 @@ fn agent_cli(more: &str) -> String {
 const BOUND: &str = "governance: {audit_log: 'audit:default', autonomy: autonomous}";
 const SANDBOX: &str = "---\nprovider: local\nconfig: {}\n---\n";
 
-/// Returns a workspace with a server, its operator and its governance.
 fn server() -> MemoryFiles {
     MemoryFiles::default()
         .with("notes/ACP.md", acp("server", "governance-aware", "operator: ./OPERATOR.md"))

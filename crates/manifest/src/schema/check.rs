@@ -15,7 +15,6 @@ pub(super) struct Spot<'a> {
     pub(super) node: &'a Node,
     /// Position of findings about the whole value: the position of its key, if the value has a key.
     pub(super) at: SourcePos,
-    /// Path of the key from the top level.
     pub(super) path: &'a str,
     pub(super) about: Option<&'a str>,
 }

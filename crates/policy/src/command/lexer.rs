@@ -95,7 +95,6 @@ struct Frame {
     word: Option<Building>,
     raw: Raw,
     redirect: Option<Redirect>,
-    /// The name or number of the redirected descriptor, if the redirection has one.
     descriptor: Option<String>,
     cases: Vec<Case>,
     condition: bool,

@@ -18,9 +18,7 @@ const LIST_READERS: &str = "\
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum DocumentUse {
-    /// The document is only shown or written.
     Shown,
-    /// The whole document may become one word.
     OneWord,
     /// The document may become several words.
     Words,
@@ -28,7 +26,6 @@ enum DocumentUse {
     Code,
 }
 
-/// Returns the words of `documents` that a command in `parts` may receive.
 pub(super) fn from_documents(documents: &[Document], parts: &[Part]) -> Vec<Literal> {
     let runs = |part: &Part, list: &str| part.programs().any(|name| listed(list, &name));
     let reads = parts.iter().any(|part| part.fed || runs(part, READERS) || runs(part, FEEDERS));

@@ -210,7 +210,6 @@ pub(crate) fn uses_network(script: &Script) -> bool {
         })
 }
 
-/// Returns `true` if `name` is the program, or a program of its own for one of the subcommands.
 fn is_or_begins(name: &str, program: &str) -> bool {
     name.strip_prefix(program).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
 }

@@ -61,7 +61,6 @@ fn names_build(rest: &str) -> bool {
     })
 }
 
-/// Returns `true` if a program is in `list`, or is a version or a build of a program in `list`.
 pub(super) fn is_one_of(list: &str, name: &str) -> bool {
     family(name).is_some_and(|known| super::listed(list, known))
 }

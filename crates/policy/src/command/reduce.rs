@@ -411,7 +411,6 @@ fn takes_unknown_text(words: &[Word], shell: bool, other: bool) -> bool {
     })
 }
 
-/// Returns the subcommands after which a program runs another program.
 fn subcommands_of(program: &str) -> Option<&'static str> {
     SUBCOMMAND_PREFIXES.iter().find(|(name, _)| *name == program).map(|(_, words)| *words)
 }

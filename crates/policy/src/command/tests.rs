@@ -115,7 +115,6 @@ fn commands_of_nested_shells_are_found() {
     check("sudo ls", &["sudo·ls"]);
 }
 
-/// Checks at which words of a line programs may begin.
 #[track_caller]
 fn check_starts(line: &str, expected: &[usize]) {
     let script = read(&Command::Shell(line.to_owned()));

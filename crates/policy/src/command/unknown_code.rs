@@ -223,7 +223,6 @@ fn reads_makefile(words: &[Word]) -> bool {
     })
 }
 
-/// Returns `true` if an interpreter with these words reads its code from its input.
 fn interprets_input(words: &[Word]) -> bool {
     const IDLE: &str = "-i -u -s -q -w -W -B -I -S -b -l -n -p -a --interactive --no-warnings";
     let idle = |word: &&Word| word.open.is_none() && listed(IDLE, &word.text);

@@ -35,7 +35,6 @@ pub enum GovernanceRuleError {
 #[derive(Debug, Clone)]
 pub struct GovernanceRule {
     pub(super) slug: String,
-    /// Patterns of action names. The action must match every pattern.
     actions: Vec<ActionPattern>,
     subject: Option<Rule>,
     risk: u8,

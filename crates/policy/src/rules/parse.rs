@@ -81,7 +81,6 @@ pub(super) fn any_of(item: SettingValue<'_>) -> Option<Vec<SettingValue<'_>>> {
     Some(list)
 }
 
-/// Returns a parsed pattern. Records a finding if the pattern is invalid.
 fn pattern<T>(item: SettingValue<'_>, parsed: Result<T, impl Into<String>>) -> Option<T> {
     parsed.map_or_else(|what| item.error(what, None), Some)
 }
@@ -103,7 +102,6 @@ fn name(item: SettingValue<'_>) -> Option<String> {
     Some(text.to_owned())
 }
 
-/// Reads a command pattern: a line of words, or a list of words.
 fn command(item: SettingValue<'_>) -> Option<CommandPattern> {
     pattern(item, CommandPattern::new(words(item)?))
 }

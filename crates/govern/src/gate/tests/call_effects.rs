@@ -42,7 +42,6 @@ fn turn_with_access(access: Access, rules: &str) -> Fixture {
     fixture
 }
 
-/// Returns `true` if the gate permits a call with this description.
 fn is_permitted(access: Access, rules: &str, call: Value) -> bool {
     let mut fixture = turn_with_access(access, rules);
     let options = json!([{"optionId": "y", "kind": "allow_once"}, {"optionId": "n", "kind": "reject_once"}]);

@@ -19,7 +19,6 @@ fn diff(path: &str, text: &str) -> Value {
     json!([{"type": "diff", "path": path, "oldText": "a", "newText": text}])
 }
 
-/// Returns an edit call whose update has all members.
 fn edit_call() -> Value {
     json!({"sessionUpdate": "tool_call", "toolCallId": "1", "name": "Write", "kind": "edit", "status": "pending",
         "rawInput": {"note": "x", "cwd": "/w/a", "env": []}, "locations": [{"path": "/w/a/one"}],

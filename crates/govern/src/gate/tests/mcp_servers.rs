@@ -31,7 +31,6 @@ fn open(fixture: &mut Fixture, id: u64, servers: &[Value]) -> String {
     fixture.take_seen()
 }
 
-/// Returns a fixture with a session that has the server `db-1` in the client.
 fn with_db() -> Fixture {
     let mut fixture = Fixture::with_config(listed(), &["lead"]);
     open(&mut fixture, 1, &[in_client("db", "db-1")]);

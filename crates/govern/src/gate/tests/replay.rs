@@ -2,7 +2,6 @@
 
 use super::*;
 
-/// Returns a fixture with a session that is being opened with its history.
 fn replaying_session(is_v2: bool) -> Fixture {
     let mut fixture = Fixture::new();
     fixture.gate.is_v2 = is_v2;

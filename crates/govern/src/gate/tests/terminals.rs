@@ -276,7 +276,6 @@ fn an_update_of_an_unknown_kind_is_not_shown() {
     assert!(seen.lines().all(|line| line.starts_with("log method.refused")), "{seen}");
 }
 
-/// Every update of the current protocol is passed on or decided.
 #[test]
 fn every_update_of_the_protocol_is_handled() {
     for kind in [

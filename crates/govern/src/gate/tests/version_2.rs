@@ -133,7 +133,6 @@ fn permission_requests_have_the_form_of_version_2() {
     "#);
 }
 
-/// Asks for permission. Returns the messages and events that follow.
 fn ask_permission(fixture: &mut Fixture, subject: &Value) -> String {
     let options = json!([{"optionId": "y", "kind": "allow_once"}, {"optionId": "n", "kind": "reject_once"}]);
     let params = json!({"sessionId": "s", "title": "May I?", "subject": subject, "options": options});

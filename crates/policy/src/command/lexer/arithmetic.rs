@@ -5,7 +5,6 @@
 use super::{Lexer, lex_within};
 use crate::text_pattern::PatternUnit;
 
-/// Maximum number of characters that are examined for the end of `${…}`.
 const MAX_PARAMETER_CHARS: usize = 256;
 
 impl Lexer {

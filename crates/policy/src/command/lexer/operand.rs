@@ -165,7 +165,6 @@ impl Building {
         Some(text_patterns.into_iter().map(TextPattern).collect())
     }
 
-    /// Returns the operands without the text around them.
     pub(super) fn operands(self) -> Vec<TextPattern> {
         self.fillings.into_iter().flat_map(|filling| filling.texts).map(TextPattern).collect()
     }

@@ -256,7 +256,6 @@ fn owned(words: &[&str]) -> Vec<String> {
 pub(crate) enum Descent {
     /// Only directories below operands.
     Named,
-    /// Directories below the operands and below the working directory.
     WorkingDirectory,
 }
 

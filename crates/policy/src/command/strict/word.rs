@@ -222,7 +222,6 @@ impl Parser {
         Some(())
     }
 
-    /// Reads the delimiter of a here-document. Returns the delimiter, and `true` if it is quoted.
     pub(super) fn delimiter(&mut self) -> Option<(String, bool)> {
         let quote = self.peek(0).filter(|letter| *letter == '\'' || *letter == '"');
         self.at += usize::from(quote.is_some());

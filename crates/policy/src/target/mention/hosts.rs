@@ -10,7 +10,6 @@ use crate::command::{Part, Word, listed};
 /// Maximum number of hosts in one command. A command with more hosts may open any URL.
 const MAX_HOSTS: usize = 256;
 
-/// Maximum number of numbers in a command that may be ports.
 const MAX_PORTS: usize = 4;
 
 /// Programs that take a host: `telnet HOST`, `socat TCP:HOST:1`, `ssh -L 1:HOST:2`.
