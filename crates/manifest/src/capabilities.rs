@@ -10,20 +10,16 @@ pub struct Capabilities {
     pub read_text_file: bool,
     pub write_text_file: bool,
     pub terminal: bool,
-    /// The agent can load or resume sessions.
     pub load_session: bool,
     pub image: bool,
     pub audio: bool,
     /// The agent accepts embedded files.
     pub embedded_context: bool,
-    /// The agent supports MCP servers over HTTP.
     pub mcp_http: bool,
-    /// The agent supports MCP servers over server-sent events.
     pub mcp_sse: bool,
     /// The agent supports MCP servers over ACP. A manifest cannot declare this capability. It is `true` if
     /// `mcp_http` or `mcp_sse` is.
     pub mcp_acp: bool,
-    /// The agent shows tool calls while they run.
     pub tool_calls: bool,
 }
 

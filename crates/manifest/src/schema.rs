@@ -15,8 +15,6 @@ use serde_json::Value;
 use crate::finding::Draft;
 use crate::kind::ManifestKind;
 use crate::yaml::Node;
-
-/// A schema with compiled patterns.
 pub(crate) struct Checker {
     root: Value,
     patterns: HashMap<String, Regex>,

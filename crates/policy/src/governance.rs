@@ -23,7 +23,6 @@ const DEFAULT_LEVEL: u8 = 2;
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum DefaultApproval {
     Auto,
-    /// Requires an approval for everything.
     Always,
     /// Requires an approval for actions that may change something.
     #[default]

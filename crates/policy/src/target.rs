@@ -41,7 +41,6 @@ pub(crate) enum Extent {
     Itself,
     /// The command may also change everything below the path.
     ChangesBelow,
-    /// The command certainly only reads the path.
     OnlyReads,
 }
 

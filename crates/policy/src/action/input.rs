@@ -15,8 +15,6 @@ use super::{Action, Command, patch};
 use crate::address::local_path;
 use crate::kind::Kind;
 use crate::variable::Variable;
-
-/// Maximum length of a path. A longer text is not a path.
 pub(crate) const MAX_PATH_BYTES: usize = 4096;
 
 pub(super) const VARIABLES: &[&str] = &[

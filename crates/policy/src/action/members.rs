@@ -103,7 +103,6 @@ pub(super) enum Role {
     /// An object whose members are judged by their own names, such as the whole input.
     Members,
     Parsed,
-    /// Decisions that a person can make.
     Decisions,
     /// A part of the command, or its directory. It must be judged whatever its form is.
     Part,

@@ -175,8 +175,6 @@ impl Parser {
         }
         self.redirections()
     }
-
-    /// Reads the commands in parentheses, and the closing parenthesis.
     fn parenthesis(&mut self) -> Option<()> {
         // If a here-document is announced before the parentheses, shells differ in where the document begins.
         self.documents.is_empty().then_some(())?;

@@ -148,7 +148,6 @@ pub(crate) struct Search {
 pub(crate) enum Depth {
     /// The operands themselves. They must be in a root.
     Named,
-    /// The files that are directly in an operand.
     Directory,
     /// Everything below the operands except hidden files.
     Visible,
