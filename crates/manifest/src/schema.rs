@@ -15,6 +15,7 @@ use serde_json::Value;
 use crate::finding::Draft;
 use crate::kind::ManifestKind;
 use crate::yaml::Node;
+
 pub(crate) struct Checker {
     root: Value,
     patterns: HashMap<String, Regex>,

@@ -15,6 +15,7 @@ use super::{Action, Command, patch};
 use crate::address::local_path;
 use crate::kind::Kind;
 use crate::variable::Variable;
+
 pub(crate) const MAX_PATH_BYTES: usize = 4096;
 
 pub(super) const VARIABLES: &[&str] = &[

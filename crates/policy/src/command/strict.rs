@@ -175,6 +175,7 @@ impl Parser {
         }
         self.redirections()
     }
+
     fn parenthesis(&mut self) -> Option<()> {
         // If a here-document is announced before the parentheses, shells differ in where the document begins.
         self.documents.is_empty().then_some(())?;

@@ -24,6 +24,7 @@ const MAX_ENTERED: usize = 16;
 /// Maximum number of option letters that are considered at each end of a row of letters. A path may follow
 /// each of these letters in the same word.
 const MAX_OPTION_LETTERS: usize = 32;
+
 const MAX_PATH_BYTES: usize = 4096;
 
 /// Programs that open none of the files that their words may name.
