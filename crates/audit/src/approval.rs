@@ -12,10 +12,10 @@ use crate::key::{PublicKey, Signature, SignatureError, SigningKey};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Approval {
-    /// Always `agentgovernance/v1`.
+    /// Name of the schema, always `agentgovernance/v1`.
     #[serde(rename = "$schema")]
     pub schema: String,
-    /// Always `signature`, the document type.
+    /// Type of the document, always `signature`.
     pub doctype: String,
     pub artifact: String,
     pub decision: ApprovalDecision,

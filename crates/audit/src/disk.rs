@@ -35,7 +35,7 @@ pub trait LogFile: Send + Sync {
     fn status(&self) -> io::Result<FileStatus>;
     /// Reads up to the length of `buffer`. Returns the number of bytes read.
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize>;
-    /// Appends all of `bytes`. After an error some of them may have been written.
+    /// Appends all of `bytes`. After an error, some of the bytes may have been written.
     fn append(&mut self, bytes: &[u8]) -> io::Result<()>;
     /// Truncates the file to `length`.
     fn truncate(&mut self, length: u64) -> io::Result<()>;

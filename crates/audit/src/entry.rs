@@ -14,10 +14,10 @@ pub const GENESIS: &str = "GENESIS";
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Entry {
-    /// Always [`SCHEMA`].
+    /// Name of the schema, always [`SCHEMA`].
     #[serde(rename = "$schema")]
     pub schema: String,
-    /// Always [`DOCTYPE`].
+    /// Type of the document, always [`DOCTYPE`].
     pub doctype: String,
     /// Number of the entry. The first is 0, and there are no gaps.
     pub seq: u64,

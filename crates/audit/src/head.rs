@@ -15,10 +15,10 @@ const DOCTYPE: &str = "head-pointer";
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Head {
-    /// Always `agentgovernance/v1`.
+    /// Name of the schema, always `agentgovernance/v1`.
     #[serde(rename = "$schema")]
     pub schema: String,
-    /// Always `head-pointer`.
+    /// Type of the document, always `head-pointer`.
     pub doctype: String,
     /// The hash of the first entry.
     pub log: String,

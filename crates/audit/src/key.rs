@@ -40,7 +40,7 @@ pub struct PublicKey([u8; 32]);
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Signature {
-    /// Always `Ed25519`.
+    /// Signature algorithm, always `Ed25519`.
     pub alg: String,
     pub value: String,
     pub public_key_ref: PublicKey,

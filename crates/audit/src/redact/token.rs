@@ -129,7 +129,7 @@ pub(super) const TOKENS: &[(&str, usize)] = &[
     ("ya29.", 20),
 ];
 
-/// First letters of tokens that have no prefix and are recognized by their form.
+/// First letters of tokens that are recognized by their whole form, not by a prefix of [`TOKENS`].
 pub(super) const SHAPE_STARTS: &str = "MNOkp";
 
 /// Minimum lengths of the three parts of a Discord bot token: a number, a time and a signature.
@@ -137,7 +137,7 @@ const DISCORD_PARTS: [usize; 3] = [23, 6, 27];
 
 const MAX_DISCORD_BYTES: usize = 100;
 
-/// Returns `true` if a token without a prefix begins here, recognized by its form.
+/// Returns `true` if a token begins here that is recognized by its whole form, not by a prefix of [`TOKENS`].
 pub(super) fn has_shape(rest: &[u8]) -> bool {
     match rest.first() {
         Some(b'M' | b'N' | b'O') => is_discord(rest),
@@ -147,7 +147,7 @@ pub(super) fn has_shape(rest: &[u8]) -> bool {
     }
 }
 
-/// Lengths of the number of an Airtable token or old key, and of the signature of a token.
+/// Length of an old Airtable key without `key`, and of the first part of an Airtable token without `pat`.
 const AIRTABLE_BYTES: usize = 14;
 const AIRTABLE_SIGNATURE_BYTES: usize = 64;
 
