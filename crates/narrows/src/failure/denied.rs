@@ -180,7 +180,7 @@ mod tests {
         check(BY_GATE, &Value::Null, "the request needs an approval of the governance's signers");
         check(BY_ANSWER, &preset("medium"), "you denied the request, and the agent continued without it");
         let gate = json!({"by": "rule", "file": GATE_RULES, "line": 1, "number": 1, "name": "the gate asks"});
-        check("nobody to ask", &gate, "a policy of the governance asks for permission: run it");
+        check("nobody to ask", &gate, "a policy of the governance asks for permission: run narrows");
         check(
             BY_ANSWER,
             &gate,

@@ -208,7 +208,7 @@ fn mcp_servers_of_an_agent_are_passed_to_it() {
     assert!(told.contains("mcp.json: \"mcpServers\" is missing"), "{told}");
     assert!(told.ends_with("--- exit 2 ---\n"), "{told}");
     let told = mcp(r#"{"servers": {"a": {"command": "a", "disabled": true}}}"#);
-    assert!(told.contains("mcp.json has no enabled server"), "{told}");
+    assert!(told.contains("mcp.json has no enabled MCP server"), "{told}");
     assert!(told.ends_with("--- exit 0 ---\n"), "{told}");
     assert_eq!(mcp(r#"{"servers": {"a": {"command": "true"}}}"#), "Hi\n--- exit 0 ---\n");
 }

@@ -156,7 +156,7 @@ fn log_paths(root: &Path, log: &Path) -> Vec<PathBuf> {
 }
 
 /// Returns `true` if `directory` is `root` or contains it.
-pub(super) fn contains(directory: &Path, root: &Path) -> bool {
+fn contains(directory: &Path, root: &Path) -> bool {
     let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
     real(root).starts_with(real(directory))
 }

@@ -14,7 +14,6 @@ use narrows_process::{SpawnError, Spec};
 
 use super::agent::{resolve_program, with_search_path};
 use super::keys::{DEFAULT_KEYS_FILE, KeyFiles, Keys};
-use super::manifest::contains;
 use super::os_users::approver_roles;
 use super::sandbox_bounds::{SandboxBounds, Unenforceable, requested_sandboxes};
 use super::unavailable_tools;
@@ -75,7 +74,8 @@ fn inspect(root: &Path, bundle: &Bundle) -> (KeyFiles, Findings) {
 fn log_beside_workspace(root: &Path, bundle: &Bundle) -> Option<Finding> {
     let AuditTarget::Log(log) = &bundle.audit else { return None };
     let log = root.join(log);
-    log.parent().filter(|directory| contains(directory, root))?;
+    let is_same = |directory: &Path| directory.canonicalize().ok() == root.canonicalize().ok();
+    log.parent().filter(|directory| is_same(directory))?;
     let place = bundle.acp.place_of(&["metadata", "aip44", "audit", "ref"]);
     let message =
         "the log is in the root of the workspace, where a sandbox cannot hide it (sandbox_unenforceable)";
