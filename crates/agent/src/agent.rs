@@ -91,7 +91,7 @@ pub async fn run(peer: Peer, mut inbox: Inbox, settings: Settings) -> Result<(),
     for session in &sessions {
         session.cancel();
     }
-    // Turns that still run cannot send anything, but their results must be stored.
+    // The client is gone, so running turns cannot send anything. Their results are still stored.
     let turn_ends = async {
         while let Some(outcome) = tasks.join_next().await {
             log_task_failure(outcome);
@@ -107,7 +107,8 @@ pub async fn run(peer: Peer, mut inbox: Inbox, settings: Settings) -> Result<(),
     Ok(())
 }
 
-/// Logs a panic of a task. Only its own request fails: it is answered when its responder is dropped.
+/// Logs the panic of a request's task. Only that request fails: dropping its responder answers it with an
+/// error.
 fn log_task_failure(outcome: Result<(), tokio::task::JoinError>) {
     if let Err(error) = outcome {
         tracing::error!(%error, "task failed");
@@ -129,11 +130,11 @@ pub(crate) struct Agent {
     pub(crate) server_confinement: Option<narrows_mcp::Confinement>,
     /// Working directory of the agent's process.
     pub(crate) working_dir: PathBuf,
-    /// Set when the client disconnects.
     disconnected: StopSignal,
     connection: Mutex<Connection>,
     sessions: Mutex<HashMap<String, Arc<Session>>>,
-    /// Closed sessions that are not completely stored. Their tasks keep retrying.
+    /// Closed sessions of which some turns are not stored yet. A background task of each session keeps
+    /// retrying.
     unstored: Mutex<HashMap<String, Arc<Session>>>,
     /// One lock for each session that is being opened or closed.
     session_locks: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
@@ -232,7 +233,7 @@ impl Agent {
         let params: Option<&RawValue> = frame.params().and_then(|params| serde_json::from_slice(params).ok());
         let mut connection = self.connection();
         let agreed = connection.handshake.initialize(params).map_err(|refusal| match refusal {
-            // The version is the only required field, and clients get it wrong.
+            // Clients often send a wrong `protocolVersion`, the only required field, so the error names it.
             Refusal::Params(_) if !has_valid_version(frame) => {
                 invalid("protocolVersion", "must be an integer from 0 to 65535")
             }
@@ -261,7 +262,7 @@ impl Agent {
     }
 
     fn connection(&self) -> MutexGuard<'_, Connection> {
-        // No code panics while it holds the lock; even if it did, the values would be consistent.
+        // No code panics while it holds this lock. Even after a panic, the values would be consistent.
         lock(&self.connection)
     }
 
@@ -285,19 +286,20 @@ impl Agent {
         self.sessions().len() + self.unstored().len()
     }
 
-    /// Returns the closed sessions that are not completely stored. First removes those that are stored now.
+    /// Returns the closed sessions of which some turns are not stored yet. Removes sessions that are stored
+    /// now.
     fn unstored(&self) -> MutexGuard<'_, HashMap<String, Arc<Session>>> {
         let mut unstored = lock(&self.unstored);
         unstored.retain(|_, session| session.claim().is_some());
         unstored
     }
 
-    /// Holds a closed session until it is stored.
+    /// Keeps a closed session until all its turns are stored.
     pub(crate) fn keep_unstored(&self, session: Arc<Session>) {
         self.unstored().insert(session.id.to_string(), session);
     }
 
-    /// Reopens a closed session that is not stored.
+    /// Reopens a closed session of which some turns are not stored yet.
     pub(crate) fn reopen_unstored(&self, id: &str) -> Option<Arc<Session>> {
         let session = self.take_unstored(id)?;
         session.state().is_closed = false;
@@ -305,14 +307,14 @@ impl Agent {
         Some(session)
     }
 
-    /// Stops holding a closed session that is not stored, and returns it.
+    /// Removes and returns a closed session of which some turns are not stored yet.
     pub(crate) fn take_unstored(&self, id: &str) -> Option<Arc<Session>> {
         self.unstored().remove(id)
     }
 
     /// Waits [`IDLE_DELAY`], and then until no turn runs.
     pub(crate) async fn wait_until_idle(&self) {
-        // The shutdown does not wait for deferred updates.
+        // A disconnect ends this delay early, so that deferred updates do not delay the shutdown.
         let _ = tokio::time::timeout(IDLE_DELAY, self.disconnected.stopped()).await;
         let quiet = async {
             loop {
@@ -323,12 +325,12 @@ impl Agent {
                 }
             }
         };
-        // If turns run all the time, the agent is never idle.
+        // If some turn runs at every moment, the wait ends at this timeout.
         let _ = tokio::time::timeout(IDLE_TIMEOUT, quiet).await;
     }
 
-    /// Locks this session until the guard is dropped, after other requests that open or close it. So the
-    /// second of two such requests sees the result of the first.
+    /// Locks the session `id` until the guard is dropped. Requests that open or close the same session
+    /// therefore run one after another, and each sees the result of the one before.
     pub(crate) async fn lock_session(&self, id: &str) -> OwnedMutexGuard<()> {
         let session_lock = {
             let mut session_locks = lock(&self.session_locks);
@@ -362,7 +364,8 @@ pub(crate) struct ClientRequest {
     pub(crate) method: String,
     pub(crate) version: Version,
     pub(crate) params: Map<String, Value>,
-    /// `sessionId` beside the params of the message, as JSON.
+    /// The `sessionId` at the top level of the message (not the one in params), as JSON text. A router
+    /// expects it on later messages of the session.
     pub(crate) router_tag: Option<Vec<u8>>,
 }
 
@@ -373,7 +376,7 @@ enum CheckedRequest {
 
 fn handshake_error(refusal: &Refusal) -> RpcError {
     if *refusal == Refusal::Early {
-        // Reported like a missing field.
+        // A request before `initialize` is answered with the same error as a missing field.
         return invalid("initialize", "must come before any other request");
     }
     if let Refusal::Params(_) = refusal {

@@ -22,7 +22,7 @@ const LIST_RETRY_DELAY: Duration = Duration::from_secs(15);
 /// Most models offered per endpoint.
 const MAX_MODELS: usize = 1000;
 
-/// Some clients use this id for "none chosen", so no model is offered under it.
+/// Id under which no model is offered, because some clients use `default` for "no model chosen".
 const RESERVED_ID: &str = "default";
 
 /// The model that a session uses.
@@ -39,8 +39,8 @@ pub(crate) struct Choice {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum LearnStage {
     BeforeAnswer,
-    /// After the first answer: an endpoint that loads a model on first use knows only then how large its
-    /// window is.
+    /// After the first answer of the model. An endpoint that loads a model on first use knows the size of the
+    /// context window only then.
     AfterAnswer,
 }
 
@@ -54,14 +54,15 @@ pub(crate) struct Offer {
 
 pub(crate) struct Catalog {
     entries: Vec<Entry>,
-    /// Models about which the endpoint was queried.
+    /// Models that were already looked up at their endpoint, each with the stage of the lookup.
     learned: std::sync::Mutex<HashSet<(usize, String, LearnStage)>>,
 }
 
 struct Entry {
     route: ModelRoute,
     client: Client,
-    /// Locked while the list is fetched, so that all waiting sessions share one request.
+    /// Cached list of models. Locked while the list is fetched, so that all waiting sessions share one
+    /// request.
     cached: Mutex<Option<CachedList>>,
 }
 
@@ -99,7 +100,8 @@ impl Catalog {
         self.client(choice).traits_of(&choice.model)
     }
 
-    /// Returns `true` for the first caller, which must then query the endpoint about the model.
+    /// Returns `true` to the first caller for this model and stage. That caller must query the endpoint about
+    /// the model.
     pub(crate) fn start_learning(&self, choice: &Choice, stage: LearnStage) -> bool {
         let loads = matches!(self.client(choice).provider(), Provider::Ollama | Provider::LmStudio);
         if stage == LearnStage::AfterAnswer && !loads {
@@ -126,8 +128,8 @@ impl Catalog {
         &self.route(choice).endpoint.name
     }
 
-    /// Returns the choice of `model`, or of the configured model, at the endpoint with this name. `None` if
-    /// the endpoint is not configured any more. Only the endpoint knows if the model still exists.
+    /// Returns the choice of `model`, or else of the configured model, at the endpoint with this name. `None`
+    /// if the endpoint is no longer configured. Does not check that the endpoint still has the model.
     pub(crate) fn restore_choice(
         &self,
         endpoint: &str,
@@ -148,7 +150,8 @@ impl Catalog {
         // Fetch all lists at the same time, so that the waits do not add up.
         let lists = join_all(self.entries.iter().map(|entry| entry.models(deadline))).await;
         let mut offers = Vec::new();
-        // If two models have the same id, it means the first one, here and when a client chooses it.
+        // If two models have the same id, the id means the first model, both in this list and when a client
+        // chooses.
         let mut known = HashSet::new();
         for (route, models) in lists.into_iter().enumerate() {
             let configured = &self.entries[route].route.model;
@@ -161,7 +164,8 @@ impl Catalog {
                 chosen.into_iter().filter(|id| !is_listed(id)).map(|id| (id.to_owned(), id.to_owned()));
             for (model, name) in missing.chain(models.clone()) {
                 let id = self.public_id(route, &model);
-                // Menus show names, and two endpoints may have the same model.
+                // With several endpoints, a displayed name contains the endpoint: two endpoints may have the
+                // same model.
                 let name = match self.entries.len() {
                     1 => name,
                     _ => format!("{name} ({})", self.entries[route].route.endpoint.name),

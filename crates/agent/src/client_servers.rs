@@ -16,7 +16,7 @@ use crate::agent::Agent;
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(3600);
 
 pub(crate) struct ClientServers {
-    /// Weak, because the agent owns the session, which owns this.
+    /// A strong reference would be a cycle: the agent owns the session, which owns these servers.
     agent: Weak<Agent>,
     session: String,
 }
@@ -33,7 +33,8 @@ impl Bridge for ClientServers {
         let session = self.session.clone();
         Box::pin(async move {
             let Some(agent) = agent else { return Err(disconnected_error()) };
-            // The session may not be registered yet: servers are contacted while it is being opened.
+            // Servers are contacted while a session is being opened, so the agent may not know the session
+            // yet.
             let tag = agent.session(&session).and_then(|session| session.state().router_tag.clone());
             let mut message = Map::new();
             message.insert("serverId".to_owned(), server.into());
@@ -71,7 +72,7 @@ pub(crate) fn handle_message(agent: &Agent, frame: &Frame) {
     }
     let Ok(Message { server_id, request_id, method, params }) = frame.read_params() else { return };
     let params = params.unwrap_or_else(|| json!({}));
-    // The message does not contain its session, but the id of its request, which only one session has sent.
+    // The message names no session, only its request. Only one session has sent that request.
     for session in agent.open_sessions() {
         let servers = Arc::clone(&session.state().servers);
         servers.handle_notification(&server_id, &request_id, &method, &params);

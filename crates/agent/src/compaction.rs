@@ -45,8 +45,8 @@ pub(crate) const NO_SUMMARY: &str = "The model gave no summary.";
 pub(crate) enum Compaction {
     Nothing,
     Done,
-    /// The current request is shorter, but the conversation is not, because there is no summary. `None` if
-    /// the model returned an empty answer.
+    /// The current request was shortened, but the conversation was not, because no summary exists. `None` if
+    /// the model returned an empty summary.
     Unsummarized(Option<ModelError>),
 }
 
@@ -143,7 +143,8 @@ impl Turn {
         Ok(())
     }
 
-    /// Asks the model for a summary of `old`. The inner error is `None` if the answer was empty.
+    /// Asks the model for a summary of `old`. An inner error of `None` means that the model returned an empty
+    /// answer.
     async fn summarize(
         &mut self,
         choice: &Choice,
@@ -185,7 +186,8 @@ impl Turn {
         if let Some(claim) = self.session.claim()
             && let Err(error) = self.session.store.replace_history(&claim, summary.number, stored).await
         {
-            // The whole history stays in the store, and is summarized again after it is loaded.
+            // The store still has the whole history. When the session is loaded again, it is summarized
+            // again.
             tracing::warn!(%error, "summary not stored");
         }
     }
@@ -213,7 +215,8 @@ fn total_bytes(messages: &[Message]) -> usize {
     messages.iter().map(message_bytes).sum()
 }
 
-/// Returns the size of a part as bytes of text. An image counts as a page or two, regardless of its bytes.
+/// Returns the number of text bytes to which a part is equivalent. An image counts as one or two pages of
+/// text, regardless of its own size.
 fn text_size(part: &Part) -> usize {
     match part {
         Part::Text { text } => text.len(),
@@ -235,7 +238,7 @@ fn count_removed(past: &[PastTurn], budget: u64) -> usize {
         room -= size;
         kept += 1;
     }
-    // At least one turn must be removed.
+    // A compaction must remove at least one turn.
     let kept = if past.len() > 1 { kept.clamp(1, past.len() - 1) } else { 0 };
     past.len() - kept
 }
@@ -314,7 +317,7 @@ pub(crate) fn cut_middle(text: &str, limit: usize) -> String {
         return text.to_owned();
     }
     let boundary = |at: &usize| text.is_char_boundary(*at);
-    // The start and the end of a text are always boundaries.
+    // The start and the end of a text are always character boundaries, so the search finds one.
     let head = (0..=limit / 2).rev().find(boundary).unwrap_or(0);
     let tail = (text.len() - limit / 2..=text.len()).find(boundary).unwrap_or(text.len());
     format!("{}\n[… {} bytes left out …]\n{}", &text[..head], tail - head, &text[tail..])

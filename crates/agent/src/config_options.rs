@@ -28,15 +28,15 @@ pub(crate) struct StoredChoice {
     /// URL of the endpoint. With another URL, an endpoint of the same name is a different endpoint.
     #[serde(skip_serializing_if = "Option::is_none")]
     url: Option<String>,
-    /// Model that the user chose. If `None`, the configured model applies, even after the configuration
-    /// changes.
+    /// Model that the user chose. If `None`, the session uses the configured model, even after the
+    /// configuration changes.
     #[serde(skip_serializing_if = "Option::is_none")]
     model: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     effort: Option<Effort>,
 }
 
-/// Serializes `choice`. `chosen` is `true` if the user made it.
+/// Serializes `choice`. `chosen` is `true` if the user has chosen the model.
 pub(crate) fn serialize_choice(catalog: &Catalog, choice: Option<&Choice>, chosen: bool) -> String {
     let made = choice.filter(|_| chosen);
     let stored = StoredChoice {
@@ -45,7 +45,7 @@ pub(crate) fn serialize_choice(catalog: &Catalog, choice: Option<&Choice>, chose
         model: made.map(|choice| choice.model.clone()),
         effort: made.and_then(|choice| choice.effort),
     };
-    // Strings can always be serialized.
+    // Serializing strings cannot fail.
     serde_json::to_string(&stored).unwrap_or_default()
 }
 
@@ -133,8 +133,8 @@ fn select_option(
     })
 }
 
-/// Adds a placeholder model to `result` while no endpoint is configured: the model that would be used if only
-/// a key were set.
+/// Adds a model option to `result` while no endpoint is configured. Its only value is the model that would be
+/// used if a key were set.
 pub(crate) fn add_placeholder_options(version: Version, result: &mut Value) {
     let models = [json!({"value": PLACEHOLDER_MODEL, "name": PLACEHOLDER_MODEL})];
     let option =
@@ -153,7 +153,7 @@ pub(crate) fn legacy_models(catalog: &Catalog, choice: &Choice, offers: &[Offer]
     json!({"currentModelId": catalog.model_id(choice), "availableModels": models})
 }
 
-/// Returns `choice` with the option `id` set to `value`. Errors name `field`.
+/// Returns `choice` with the option `id` set to `value`. An error names `field` as the invalid parameter.
 pub(crate) fn set(
     catalog: &Catalog,
     choice: &Choice,

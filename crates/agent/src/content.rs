@@ -87,7 +87,8 @@ fn required_text(object: &Map<String, Value>, field: &str, name: &str) -> Result
     optional_text(object, name).ok_or_else(|| invalid(&format!("{field}.{name}"), problem))
 }
 
-/// Checks base64 without decoding it: models get the text, and each would report invalid base64 differently.
+/// Checks that a field is valid base64, without decoding it. Models get the encoded text, and endpoints would
+/// report invalid base64 in different ways.
 fn base64(object: &Map<String, Value>, field: &str, name: &str) -> Result<String, RpcError> {
     let data = required_text(object, field, name)?;
     let valid = data.len() % 4 == 0

@@ -31,7 +31,7 @@ pub(crate) fn text(error: &ModelError) -> String {
     let ModelError { kind, status, url, message, .. } = error;
     match (kind, status) {
         (ErrorKind::Unconfigured, _) => message.clone(),
-        // With this status the URL or the key is wrong, regardless of the body.
+        // Statuses 401 and 403 mean a wrong URL or key, regardless of the body.
         (_, Some(status @ (401 | 403))) => {
             format!("Authentication error (HTTP {status}) calling {url}. Check your OPENAI_API_KEY.")
         }

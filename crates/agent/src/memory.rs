@@ -1,9 +1,9 @@
-//! Memory across sessions. Later sessions get it as data, never as instructions.
+//! Memory across sessions. Its content is given to later sessions as data, never as instructions.
 
 use std::fmt::Debug;
 use std::pin::Pin;
 
-/// Future that a [`Memory`] returns.
+/// Future that the methods of [`Memory`] return.
 pub type MemoryFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Error for a memory that was tampered with or cannot be verified.

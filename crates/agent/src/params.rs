@@ -25,7 +25,7 @@ pub(crate) fn invalid(field: &str, problem: &str) -> RpcError {
     RpcError::new(Code::InvalidParams, format!("`{field}` {problem}")).with("field", Value::from(field))
 }
 
-/// Returns the error -32002 for a missing session.
+/// Returns the error -32002: no session has this id.
 pub(crate) fn session_not_found(id: &str) -> RpcError {
     let id: String = id.chars().take(100).collect();
     RpcError::new(Code::NotFound, format!("there is no session {id:?}")).with("sessionId", Value::from(id))
@@ -37,7 +37,7 @@ pub(crate) struct SessionSetup {
     /// Absolute paths of further directories, in addition to `cwd`.
     pub(crate) roots: Vec<String>,
     pub(crate) servers: Vec<Server>,
-    /// For each other server, the reason why it cannot be used.
+    /// Reasons why servers that the client named cannot be used, one per unusable server.
     pub(crate) unusable: Vec<String>,
 }
 
@@ -111,7 +111,7 @@ impl<'a> Params<'a> {
         Ok(absolute.to_string_lossy().into_owned())
     }
 
-    /// Parses a server. The inner error is the reason why it cannot be used.
+    /// Parses an MCP server. The inner error is the reason why a valid description cannot be used.
     fn parse_server(&self, field: &str, server: &Value) -> Result<Result<Server, String>, RpcError> {
         let Value::Object(object) = server else { return Err(invalid(field, "must be an object")) };
         let inner = Params { object, version: self.version };

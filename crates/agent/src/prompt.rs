@@ -62,7 +62,7 @@ fn start_turn(agent: &Agent, request: &mut ClientRequest) -> Result<StartedTurn,
     let blocks = content::parse_blocks(&mut prompt)?;
     let content = match prompt {
         Value::Array(content) => content,
-        // `parse_blocks` accepts arrays only.
+        // Unreachable, because `parse_blocks` accepts only arrays.
         _ => Vec::new(),
     };
     let guard = session.begin().map_err(|unready| match unready {
@@ -89,7 +89,7 @@ fn start_turn(agent: &Agent, request: &mut ClientRequest) -> Result<StartedTurn,
     })
 }
 
-/// Runs a turn of version 1: responds when the turn has ended.
+/// Runs a turn of version 1, in which the response to the prompt marks the end of the turn.
 async fn respond_after_turn(agent: Arc<Agent>, started: StartedTurn, responder: Responder) {
     let cancelled = responder.cancelled();
     let stop = started.guard.stop.clone();
@@ -138,8 +138,8 @@ fn usage(end: &TurnOutcome) -> Option<Value> {
     Some(fields)
 }
 
-/// Runs a turn of version 2: responds when the message is in the conversation. A state update reports the end
-/// of the turn.
+/// Runs a turn of version 2, in which the prompt is answered once its message is in the conversation. A state
+/// update reports the end of the turn.
 async fn respond_before_turn(agent: Arc<Agent>, started: StartedTurn, responder: Responder) {
     responder.respond(&json!({"messageId": started.message}));
     let session = Arc::clone(&started.session);
@@ -173,7 +173,7 @@ async fn run_turn(agent: &Arc<Agent>, started: StartedTurn) -> (TurnOutcome, Tur
     turn.authorizes = authorizes;
     let end = turn.run(blocks).await;
     let Turn { mut updates, messages, title, .. } = turn;
-    // A cancelled turn also sends the text that it holds back.
+    // Text that was held back is sent even if the turn was cancelled.
     let _ = updates.end_message().await;
     match &end.reason {
         StopReason::EndTurn
@@ -192,7 +192,8 @@ async fn run_turn(agent: &Arc<Agent>, started: StartedTurn) -> (TurnOutcome, Tur
             if let StopReason::Failed(error) = reason {
                 send_failure(agent, version, error, &mut updates).await;
             }
-            // Nothing of this turn is kept, so the next turn sets the title.
+            // A turn that failed or was cancelled is not kept, so the title of the session is set by a later
+            // turn.
             if title.is_some() {
                 session.state().title = None;
             }
@@ -204,13 +205,13 @@ async fn run_turn(agent: &Arc<Agent>, started: StartedTurn) -> (TurnOutcome, Tur
 async fn send_failure(agent: &Agent, version: Version, error: &ModelError, updates: &mut UpdateWriter) {
     tracing::warn!(%error, "endpoint failed");
     if version == Version::V2 || agent.errors == FailureFormat::Text {
-        // Fails only if the client has disconnected.
+        // Sending fails only if the client has disconnected.
         let _ = updates.send_unrecorded_text(&failure::text(error), &failure::meta(error)).await;
     }
 }
 
-/// Adds a turn to the history. Stores it before the client gets its end. The title is stored in the same
-/// transaction, to wait for the disk only once.
+/// Adds a turn to the history. The turn is stored before the client is told its end. The title is stored in
+/// the same transaction, so that the turn waits for the disk only once.
 async fn append_to_history(
     agent: &Agent,
     session: &Arc<Session>,
@@ -219,7 +220,7 @@ async fn append_to_history(
     title: Option<String>,
 ) {
     if !is_answered(&messages) {
-        // The turn is replayed to clients, but the model must not get a question without an answer.
+        // A prompt without an answer is replayed to clients, but is not part of the model's input.
         messages.clear();
     }
     if session.claim().is_none() {
@@ -244,7 +245,7 @@ async fn append_to_history(
         session.state().past_turns.push(PastTurn { number, messages });
     }
     if let Some(warning) = warning {
-        // Fails only if the client has disconnected.
+        // Sending fails only if the client has disconnected.
         let _ = match agent.client().can.notices {
             true => {
                 let notice = json!({"sessionUpdate": "notice", "severity": "warning", "title": warning});
@@ -283,7 +284,7 @@ fn is_answered(messages: &[Message]) -> bool {
     messages.iter().any(has_answer)
 }
 
-/// Serializes each value. This always succeeds, because they are plain data with string keys.
+/// Serializes each value. Cannot fail for plain data with string keys.
 fn to_json_texts<T: serde::Serialize>(values: &[T]) -> Vec<String> {
     values.iter().filter_map(|value| serde_json::to_string(value).ok()).collect()
 }

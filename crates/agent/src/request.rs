@@ -17,7 +17,7 @@ use crate::params::{Params, invalid, session_not_found};
 use crate::session::Session;
 use crate::{prompt, session_lifecycle};
 
-/// The part of a request that takes time.
+/// The slow part of handling a request.
 pub(crate) type RequestFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 pub(crate) struct Response {
@@ -28,8 +28,8 @@ pub(crate) struct Response {
 pub(crate) struct FollowUp {
     pub(crate) session: Arc<Session>,
     pub(crate) updates: Vec<Value>,
-    /// If `true`, deferred until no turn runs: some clients attribute any update received during a turn to
-    /// that turn.
+    /// `true` to send the updates only when no turn runs. Some clients attribute every update during a turn
+    /// to that turn.
     pub(crate) when_idle: bool,
 }
 
@@ -39,7 +39,7 @@ impl From<Value> for Response {
     }
 }
 
-/// Handles a request at once, or returns a future if that takes time.
+/// Handles a request at once, or returns a future if handling takes time.
 pub(crate) fn handle(
     agent: &Arc<Agent>,
     request: ClientRequest,
@@ -75,13 +75,13 @@ pub(crate) fn handle(
     }))
 }
 
-/// Handles a request that takes no time. Returns `None` for any other request.
+/// Answers a request that is handled without waiting. Returns `None` for any other request.
 fn handle_now(agent: &Agent, request: &ClientRequest) -> Option<Result<Value, RpcError>> {
     let params = Params::new(&request.params, request.version);
     Some(match request.method.as_str() {
         // No login is needed, so every attempt succeeds.
         method::AUTHENTICATE => Ok(json!({})),
-        // Some clients send it with an id, so it gets a response.
+        // Some clients send `session/cancel` as a request, so it gets a response.
         method::SESSION_CANCEL => params.required_text("sessionId").map(|id| {
             if let Some(session) = agent.session(id) {
                 session.cancel();
@@ -166,7 +166,7 @@ async fn set_option(
     let options = config_options::options(request.version, &agent.catalog, &chosen, &offers);
     session.state().choice = Some(chosen);
     if let Err(error) = session.change(Change::Settings(stored)).await {
-        // The choice still applies until the session is closed.
+        // A choice that cannot be stored still applies until the session is closed.
         tracing::warn!(%error, "choice not stored");
     }
     Ok((session, options))
@@ -200,7 +200,8 @@ pub(crate) fn find_session(agent: &Agent, params: &Params<'_>) -> Result<Arc<Ses
     agent.session(id).ok_or_else(|| session_not_found(id))
 }
 
-/// Records the `sessionId` beside the params, which a router expects on all later messages of this session.
+/// Records the `sessionId` at the top level of the message (not the one in params), which a router expects on
+/// later messages of the session.
 pub(crate) fn record_router_tag(session: &Session, request: &ClientRequest) {
     if request.router_tag.is_some() {
         session.state().router_tag.clone_from(&request.router_tag);

@@ -15,16 +15,17 @@ use crate::unstored::Unstored;
 
 pub(crate) struct Session {
     pub(crate) id: Arc<str>,
-    /// The agent's store. If the session cannot be stored there, a store in memory.
+    /// Store of the session: the agent's store, or a store in memory if the session cannot be stored on disk.
     pub(crate) store: Store,
-    /// Locked while turns are stored, to keep their order.
+    /// Turns that are not stored yet. Locked while turns are stored, to keep their order.
     pub(crate) unstored: tokio::sync::Mutex<Unstored>,
     state: Mutex<State>,
 }
 
 pub(crate) struct State {
     pub(crate) dirs: SessionDirs,
-    /// `sessionId` beside the params of the last request that had one, as JSON.
+    /// The `sessionId` at the top level of the last message that had one (not the one in params), as JSON
+    /// text.
     pub(crate) router_tag: Option<Vec<u8>>,
     pub(crate) choice: Option<Choice>,
     /// Past turns in the form for the model.
@@ -48,12 +49,12 @@ pub(crate) struct State {
     pub(crate) servers_since: Instant,
     /// Warnings to show before the next turn.
     pub(crate) warnings: Vec<String>,
-    /// Lock on the session in the store, which permits changes. `None` once the session is closed.
+    /// Exclusive lock on the stored session. `None` once the session is closed.
     claim: Option<Arc<Claim>>,
-    /// `true` if the session is closed, and held only until all of it is stored.
+    /// `true` if the session is closed and kept only until all its turns are stored.
     pub(crate) is_closed: bool,
     turn: Option<ActiveTurn>,
-    /// Ends when the last turn has sent its final messages.
+    /// Signal that is set once the last turn has sent its final messages.
     ending: Option<StopSignal>,
 }
 
@@ -113,18 +114,16 @@ impl Session {
         Self { id: id.into(), store, unstored: tokio::sync::Mutex::default(), state: Mutex::new(state) }
     }
 
-    /// Returns the claim on the stored session; `None` if it was released.
     pub(crate) fn claim(&self) -> Option<Arc<Claim>> {
         self.state().claim.clone()
     }
 
-    /// Replaces the claim by the claim on a session in the store.
     pub(crate) fn set_claim(&self, claim: Claim) {
         self.state().claim = Some(Arc::new(claim));
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
-        // No code panics while it holds the lock; even if it did, the values would be consistent.
+        // No code panics while it holds this lock. Even after a panic, the values would be consistent.
         lock(&self.state)
     }
 
@@ -180,9 +179,9 @@ impl Session {
         self.state().turn.as_ref().map(|turn| turn.calls.keys().cloned().collect()).unwrap_or_default()
     }
 
-    /// Cancels the running turn, waits for its final messages, stores the rest, and releases the claim.
-    /// Returns `false` if a part could not be stored: the claim is then still held. The caller must first
-    /// remove the session, so that no other turn begins.
+    /// Cancels the running turn, waits for its final messages, stores the remaining turns, and releases the
+    /// claim. Returns `false` if a turn could not be stored; the claim is then still held. The caller must
+    /// first remove the session from the agent, so that no other turn begins.
     pub(crate) async fn close(&self) -> bool {
         let ended = {
             let state = self.state();
@@ -194,7 +193,7 @@ impl Session {
         if let Some(ended) = ended {
             ended.await;
         }
-        // From now on, the task that stores the last part releases the claim.
+        // With this mark set, a background task that stores the last turn also releases the claim.
         self.state().is_closed = true;
         self.store_rest().await;
         let is_stored = !self.has_unstored().await;
@@ -208,7 +207,7 @@ impl Session {
         self.state().claim = None;
     }
 
-    /// Releases the claim if the session is closed. Called once all of it is stored.
+    /// Releases the claim if the session is closed. Must be called once all turns are stored.
     pub(crate) fn release_claim_if_closed(&self) {
         let mut state = self.state();
         if state.is_closed {
@@ -224,8 +223,8 @@ pub(crate) struct TurnGuard {
 }
 
 impl TurnGuard {
-    /// Allows the next turn to begin. Called before the last message, because a client may send the next
-    /// prompt after it. The returned value must live until all messages of this turn are sent.
+    /// Allows the next turn to begin. Must be called before the last message of this turn is sent, because
+    /// the client may react with the next prompt. The returned guard must live until all messages are sent.
     pub(crate) fn release(self) -> EndingTurn {
         let mut state = self.session.state();
         let ended = state.turn.take().map(|turn| turn.ended);

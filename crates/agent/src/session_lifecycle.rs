@@ -51,7 +51,7 @@ pub(crate) async fn new(
             tracing::error!(%error, "session not stored");
             let memory = Store::in_memory();
             let claim = memory.create(new.clone()).await.map_err(|error| store_error(&error, None))?;
-            // If not even reading works, a retry does not help.
+            // If the store cannot even be read, the session is not written to it later.
             if error.may_pass() && agent.store.record(&new.id).await.is_ok() {
                 let when = "it is tried again with every turn and every few seconds";
                 warning = Some(format!("This session could not be stored yet ({error}); {when}"));
@@ -92,7 +92,7 @@ pub(crate) async fn load(
     let (session, history) = reopen(agent, request, params).await?;
     send_replay(agent, request.version, &session, &history).await;
     let mut answer = opened_response(agent, request, session).await;
-    // Version 1 has the id only in the params, but one client expects it here.
+    // In version 1 this response has no session id, but one client requires it.
     answer.result["sessionId"] = params.required_text("sessionId")?.into();
     Ok(answer)
 }
@@ -158,7 +158,8 @@ pub(crate) async fn list(agent: &Agent, params: &Params<'_>) -> Result<Value, Rp
         .map(|record| {
             let mut info =
                 json!({"sessionId": record.id, "cwd": record.cwd, "updatedAt": record.updated_at()});
-            // Earlier versions stored the titles of sessions in which every turn failed.
+            // The title of a session without stored turns is omitted: earlier versions stored it even if
+            // every turn failed.
             if let Some(title) = record.title.as_ref().filter(|_| record.turns > 0) {
                 info["title"] = title.as_str().into();
             }
@@ -181,7 +182,7 @@ pub(crate) async fn close(agent: &Agent, params: &Params<'_>) -> Result<Value, R
     Ok(json!({}))
 }
 
-/// Handles `session/delete`. Succeeds even if the session does not exist.
+/// Handles `session/delete`. Succeeds even if no such session exists.
 pub(crate) async fn delete(agent: &Agent, params: &Params<'_>) -> Result<Value, RpcError> {
     let id = params.required_text("sessionId")?;
     close_session(agent, id).await;
@@ -195,7 +196,7 @@ pub(crate) async fn delete(agent: &Agent, params: &Params<'_>) -> Result<Value, 
     }
 }
 
-/// Cancels the turn of a session, stores the rest, and ends its servers.
+/// Cancels the turn of a session, stores its remaining turns, and ends its MCP servers.
 async fn close_session(agent: &Agent, id: &str) {
     let Some(session) = agent.remove_session(id) else { return };
     if !session.close().await {
@@ -235,12 +236,12 @@ fn new_state(agent: &Arc<Agent>, id: &str, claim: Claim, setup: params::SessionS
     State::new(claim, dirs, servers, warnings)
 }
 
-/// Replaces the directories and servers of an open session. None of the old ones are kept.
+/// Replaces the directories and servers of an open session.
 fn reconfigure(agent: &Arc<Agent>, session: &Session, setup: params::SessionSetup) {
     let (dirs, servers, warnings) = start_servers(agent, &session.id, setup);
     let mut state = session.state();
     state.dirs = dirs;
-    // The old servers end when no turn uses them any more.
+    // The previous MCP servers end when no turn uses them any more.
     state.servers = servers;
     state.servers_since = Instant::now();
     state.warnings.extend(warnings);
@@ -261,7 +262,7 @@ fn start_servers(
     (SessionDirs { cwd, roots }, Arc::new(servers), unusable)
 }
 
-/// Opens a stored session. If it is already open, returns it.
+/// Opens a stored session, or returns it if it is already open.
 async fn reopen(
     agent: &Arc<Agent>,
     request: &ClientRequest,
@@ -306,7 +307,7 @@ async fn store_dirs(session: &Session, was: &SessionDirs, now: SessionDirs) {
     }
 }
 
-/// Checks a new working directory. In version 2 it must not change.
+/// Checks a requested working directory. In version 2, the directory of a session must not change.
 fn check_cwd(version: Version, is: &str, wanted: &str) -> Result<(), RpcError> {
     if version == Version::V2 && is != wanted {
         return Err(invalid("cwd", "must equal the session's working directory"));
@@ -395,7 +396,7 @@ fn store_error(error: &StoreError, id: Option<&str>) -> RpcError {
         }
         (error, _) => {
             tracing::error!(%error, "session store unavailable");
-            // Both are temporary: another process uses the file, or the disk is full.
+            // `Busy` and `Full` are temporary: another process uses the file, or the disk is full.
             let passes = matches!(error, StoreError::Busy | StoreError::Full);
             RpcError::new(Code::Internal, format!("the session store is unavailable: {error}"))
                 .with("condition", "store_unavailable".into())

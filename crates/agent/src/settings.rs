@@ -23,9 +23,9 @@ pub struct Settings {
     pub data_dir: Option<PathBuf>,
     /// Environment of the MCP servers that the agent starts.
     pub server_env: Environment,
-    /// `true` to start MCP servers that a client names. Servers that run in the client are always used.
+    /// `true` to start the MCP servers that a client names. Servers that run in the client are always used.
     pub accepts_servers: bool,
-    /// Sandbox of these servers. `None` runs them unconfined.
+    /// Sandbox of the MCP servers that the agent starts. `None` runs the servers unconfined.
     pub server_confinement: Option<Confinement>,
     pub limits: Limits,
     /// Gate that checks each tool call before it is announced or run.
@@ -63,8 +63,8 @@ pub struct ModelRoute {
 /// Format of endpoint failures in version 1. Protocol errors are always JSON-RPC errors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FailureFormat {
-    /// Text of the agent, so that every client shows it. A mark in `_meta` tells programs that it is no
-    /// answer.
+    /// A text in place of the model's answer, which every client shows. A mark in `_meta` tells programs that
+    /// the text reports a failure.
     #[default]
     Text,
     /// A JSON-RPC error as the response to the prompt.
@@ -75,9 +75,9 @@ pub enum FailureFormat {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     pub requests_per_turn: u32,
-    /// Timeout of a tool call, without the time for its permission.
+    /// Timeout of a tool call. The wait for the user's permission does not count.
     pub tool_timeout: Duration,
-    /// Time for an MCP server to start. After that the turn continues without it.
+    /// Time for an MCP server to start. After this time, a turn continues without the server.
     pub server_start_timeout: Duration,
     pub answer_bytes: usize,
     /// Most bytes per turn: answers, tool results, and their displayed content.

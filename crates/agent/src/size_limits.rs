@@ -59,7 +59,7 @@ pub(crate) fn message_bytes(message: &Message) -> usize {
 }
 
 pub(crate) fn answer_bytes(assistant: &Assistant) -> usize {
-    // Most answers have no such fields, and then nothing is serialized.
+    // Most answers have no extra fields, so most answers cost no serialization here.
     let extra = |extra: &serde_json::Map<String, serde_json::Value>| match extra.is_empty() {
         true => 0,
         false => serde_json::to_string(extra).map_or(0, |text| text.len()),

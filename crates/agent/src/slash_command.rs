@@ -29,7 +29,7 @@ pub(crate) fn available(version: Version) -> Value {
         .collect()
 }
 
-/// Returns the command if the prompt is exactly one.
+/// Returns the slash command if the prompt consists of exactly one.
 pub(crate) fn parse(blocks: &[Block]) -> Option<SlashCommand> {
     let [Block::Text(text)] = blocks else { return None };
     let name = text.trim().strip_prefix('/')?;

@@ -24,7 +24,7 @@ impl StopSignal {
 
     pub(crate) fn stopped(&self) -> impl Future<Output = ()> + Send + 'static + use<> {
         let mut seen = self.0.subscribe();
-        // Keeps a sender, so that the channel stays open while this waits.
+        // This clone keeps the channel open during the wait.
         let kept = self.clone();
         async move {
             let _ = seen.wait_for(|stopped| *stopped).await;

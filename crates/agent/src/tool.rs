@@ -29,7 +29,6 @@ pub(crate) enum ToolAction {
 }
 
 impl ToolAction {
-    /// Returns the kind that clients display.
     pub(crate) fn kind(&self) -> ToolKind {
         match self {
             Self::ReadFile | Self::Server { read_only: true, .. } => ToolKind::Read,
@@ -47,7 +46,7 @@ pub(crate) struct Toolbox {
 }
 
 impl Toolbox {
-    /// Collects the tools for a client with these capabilities and servers.
+    /// Collects the tools for a client with the capabilities `can` and the tools of `servers`.
     pub(crate) fn new(can: ClientCan, servers: &[ServerTool]) -> Self {
         let mut toolbox = Self { tools: Vec::new(), actions: HashMap::new() };
         if can.read_text_file {
@@ -72,7 +71,7 @@ impl Toolbox {
             };
             toolbox.add(&name, &tool.description, tool.schema.clone(), action);
         }
-        // A plan is useless without other tools. And a model without any tool is better off without this one.
+        // The plan tool is useless without other tools, so it is not offered alone.
         if !toolbox.tools.is_empty() {
             toolbox.add("update_plan", PLAN_DESCRIPTION, plan_schema(), ToolAction::UpdatePlan);
         }

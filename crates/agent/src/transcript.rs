@@ -65,8 +65,8 @@ pub(crate) enum ToolContent {
     Block { block: Value },
     /// A changed file, with the old and the new text.
     Diff { path: String, old: Option<String>, new: String },
-    /// A terminal of the client. It does not exist any more when the session is loaded, so its output is
-    /// stored too.
+    /// A terminal of the client. Its output is stored as well, because the terminal is gone when the session
+    /// is loaded.
     Terminal { id: String },
 }
 

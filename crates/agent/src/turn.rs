@@ -25,8 +25,8 @@ use crate::stop_signal::StopSignal;
 use crate::tool::Toolbox;
 use crate::update_writer::{Disconnected, UpdateWriter};
 
-/// Time that turns wait for MCP servers, counted from their start. A server that is ready later joins a later
-/// turn.
+/// Time that a turn waits for MCP servers, counted from their start. A server that is ready later is used
+/// from a later turn on.
 const MCP_SERVERS_TIMEOUT: Duration = Duration::from_millis(2500);
 
 /// Time for an endpoint to report the size of its context window.
@@ -50,7 +50,8 @@ pub(crate) enum StopReason {
 }
 
 impl StopReason {
-    /// Returns the name in version 1, which has none for a failure: a failure is reported as text.
+    /// Returns the protocol's name in version 1. A failed turn is reported as text, and gets the name of a
+    /// normal end.
     pub(crate) fn name_v1(&self) -> &'static str {
         match self {
             Self::Failed(_) => "end_turn",
@@ -79,15 +80,15 @@ impl From<Disconnected> for StopReason {
 #[derive(Debug)]
 pub(crate) struct TurnOutcome {
     pub(crate) reason: StopReason,
-    /// Usage of all turns of the session so far, as the protocol defines it. `None` if the endpoint did not
+    /// Usage of all turns of the session so far, in the protocol's definition. `None` if the endpoint did not
     /// report the usage of this turn.
     pub(crate) usage: Option<Usage>,
-    /// Possible once tools have run, because a retry would run them again.
+    /// `Possible` once tools have run, because sending the prompt again would run the tools again.
     pub(crate) effects: Effects,
 }
 
-/// Puts the knowledge from earlier sessions before the first user message. It is data, so it must not be in
-/// the system prompt. When the history is shortened, it is removed first.
+/// Puts the knowledge from earlier sessions before the first user message. The knowledge is data, so it must
+/// not be in the system prompt. Compaction removes it first.
 fn insert_background(messages: &mut [Message], background: &str) {
     let first = messages.iter_mut().find_map(|message| match message {
         Message::User { content } => Some(content),
@@ -110,7 +111,7 @@ pub(crate) struct Turn {
     usage: Option<Usage>,
     /// `true` once the history was shortened, which happens at most once per turn.
     pub(crate) is_compacted: bool,
-    /// Title that this turn gave the session. Stored with the turn.
+    /// Title that this turn gave to the session, to be stored with the turn.
     pub(crate) title: Option<String>,
     /// `true` if the client that sent the prompt decides about commands itself.
     pub(crate) authorizes: bool,
@@ -153,7 +154,7 @@ impl Turn {
             () = keepalives => StopReason::Cancelled,
         };
         if let StopReason::TooLarge(bound) = reason {
-            // Fails only if the client has disconnected.
+            // Sending fails only if the client has disconnected.
             let _ = self.updates.send_unrecorded_text(&bound.message(self.limit(bound)), &json!({})).await;
         }
         let effects = match self.messages.iter().any(|message| matches!(message, Message::Tool(_))) {
@@ -243,7 +244,8 @@ impl Turn {
                 Finish::Refusal => Some(StopReason::Refusal),
             };
             if let Some(reason) = last {
-                // No further request of this turn contains it.
+                // The last answer is added only to the history, because no further request of this turn
+                // contains it.
                 self.messages.push(Message::Assistant(message));
                 return Ok(reason);
             }
@@ -253,7 +255,8 @@ impl Turn {
             for (call, refusal) in calls.iter().zip(refusals) {
                 let is_full = self.check_size(self.bytes(), SizeLimit::Turn).is_err();
                 let refusal = refusal.or_else(|| is_full.then(|| TURN_FULL_MESSAGE.to_owned()));
-                // Boxed, because it needs three times the memory of the rest, and most turns call no tool.
+                // This future is boxed because it needs three times the memory of the other code, and most
+                // turns call no tool.
                 let result = match refusal {
                     Some(reason) => Box::pin(self.refuse_call(&toolbox, call, &reason)).await?,
                     None => Box::pin(self.run_call(&toolbox, call)).await?,
@@ -319,7 +322,8 @@ impl Turn {
         tokio::pin!(stopped);
         let mut bytes = 0;
         loop {
-            // Checked here as well, so that an answer without pauses can be cancelled.
+            // The stop signal is checked for each event too, so that an answer without pauses can be
+            // cancelled.
             if self.stop.is_stopped() {
                 return Err(StopReason::Cancelled);
             }
@@ -359,7 +363,7 @@ impl Turn {
         };
         tracing::info!(%error, "{title}");
         match note {
-            // Only the endpoint notices this change, so the user is not told.
+            // The user is not told about a change that makes a difference only to the endpoint.
             ReplyNote::Without { what, .. } if !what.matters() => Ok(()),
             _ => self.send_notice("warning", &title, Some(&error.message)).await,
         }
@@ -400,7 +404,7 @@ impl Turn {
         Ok(())
     }
 
-    /// Sets the title of a session without one.
+    /// Sets the title of a session that has none.
     async fn name_session(&mut self, blocks: &[Block]) -> Result<(), StopReason> {
         let Some(title) = content::prompt_title(blocks) else { return Ok(()) };
         {
@@ -534,7 +538,7 @@ async fn send_keepalives(peer: Peer, session: Arc<Session>, sent_chunks: Arc<Ato
         let now = sent_chunks.load(Ordering::Relaxed);
         if now == before {
             let mut update = session_info_update(None);
-            // If a call is running, clients watch it.
+            // During a tool call, the keepalive updates that call, because clients watch for its updates.
             if let Some(call) = session.active_calls().into_iter().next()
                 && version == Version::V1
             {

@@ -1,8 +1,5 @@
 //! Holds turns in memory that could not be stored when they ended, in order. Also holds the record of a
 //! session that could not be stored when it was opened.
-//!
-//! Storing is retried when the next turn ends, every few seconds, when the history is read, when the session
-//! is closed, and when the agent ends. A turn is never stored before an earlier one.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -20,11 +17,11 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 /// The turns of a session that are not stored yet, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct Unstored {
-    /// The session's record, if it is not stored yet.
+    /// The session's own record, if it is not stored yet.
     record: Option<NewSession>,
     turns: VecDeque<UnstoredTurn>,
     bytes: usize,
-    /// `true` while a task retries regularly.
+    /// `true` while a background task retries to store the turns.
     is_retried: bool,
 }
 
@@ -37,14 +34,14 @@ struct UnstoredTurn {
 
 #[derive(Debug)]
 pub(crate) enum NotStored {
-    /// The turn waits, and will get this number.
+    /// The turn waits to be stored with this number.
     Pending { error: StoreError, number: u64 },
-    /// The turn exists only in the open session.
+    /// The turn can no longer be stored, and exists only in the open session.
     Lost(StoreError),
 }
 
 impl Session {
-    /// Stores a turn after all waiting ones, or adds it to them. Returns its number.
+    /// Stores a turn after all waiting turns, or adds it to the waiting turns. Returns the turn's number.
     pub(crate) async fn store_turn(
         self: &Arc<Self>,
         turn: Turn,
@@ -70,7 +67,7 @@ impl Session {
         Err(NotStored::Pending { error, number })
     }
 
-    /// Holds `record`, and stores it with the first turn or at a retry.
+    /// Keeps `record` in memory. It is stored with the first turn or at a retry.
     pub(crate) async fn store_later(self: &Arc<Self>, record: NewSession) {
         let mut unstored = self.unstored.lock().await;
         unstored.record = Some(record);
@@ -83,7 +80,7 @@ impl Session {
         }
     }
 
-    /// Changes the session in the store, or in the waiting record.
+    /// Applies `change` to the session in the store, or to its waiting record.
     pub(crate) async fn change(&self, change: Change) -> Result<(), StoreError> {
         let mut unstored = self.unstored.lock().await;
         let Some(record) = &mut unstored.record else {
@@ -93,7 +90,7 @@ impl Session {
         match change {
             Change::Settings(settings) => record.settings = settings,
             Change::Place { cwd, roots } => (record.cwd, record.roots) = (cwd, roots),
-            // The title is stored with the next turn.
+            // A title is stored with the next turn.
             _ => {}
         }
         Ok(())
@@ -104,7 +101,7 @@ impl Session {
         unstored.record.is_some() || !unstored.turns.is_empty()
     }
 
-    /// Returns the turns of the session, including waiting ones.
+    /// Returns all turns of the session, including those that are not stored yet.
     pub(crate) async fn history(&self) -> Result<Vec<Turn>, StoreError> {
         let waiting = self.store_rest().await;
         if self.unstored.lock().await.record.is_some() {
@@ -115,7 +112,7 @@ impl Session {
         Ok(history)
     }
 
-    /// Stores the waiting turns. Returns those that still wait.
+    /// Stores the waiting turns. Returns those that could not be stored.
     pub(crate) async fn store_rest(&self) -> Vec<Turn> {
         let mut unstored = self.unstored.lock().await;
         if let Err(error) = self.store_waiting(&mut unstored).await {
@@ -124,7 +121,7 @@ impl Session {
         unstored.turns.iter().map(|waiting| Turn::clone(&waiting.turn)).collect()
     }
 
-    /// Stores the waiting record and turns, until an error occurs.
+    /// Stores the waiting record and turns, up to the first error.
     async fn store_waiting(&self, unstored: &mut Unstored) -> Result<(), StoreError> {
         if let Some(record) = &unstored.record {
             let claim = self.store.create(record.clone()).await?;
@@ -167,7 +164,7 @@ async fn retry(session: Weak<Session>) {
         tokio::time::sleep(RETRY_INTERVAL).await;
         let Some(session) = session.upgrade() else { return };
         let mut unstored = session.unstored.lock().await;
-        // The user was already warned about the failure.
+        // An error is not reported again: the user was warned when the turn could not be stored.
         let is_done = session.store_waiting(&mut unstored).await.is_ok() || session.claim().is_none();
         if is_done {
             unstored.is_retried = false;

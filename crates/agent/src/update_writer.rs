@@ -14,12 +14,12 @@ use serde_json::{Value, json};
 use crate::encode_update::{self, CallField};
 use crate::transcript::{PlanEntry, ToolCall, ToolContent, TranscriptItem};
 
-/// Shortest first chunk of a message, in characters, unless the whole message is shorter. If a chunk begins
-/// with all of the earlier text, some clients treat it as the complete text so far. That only happens while
-/// the text is short.
+/// Shortest first chunk of a message, in characters, unless the whole message is shorter. Some clients treat
+/// a chunk that begins with all of the earlier text as the complete text so far. Only a short text is
+/// repeated by accident.
 const MIN_FIRST_CHARS: usize = 16;
 
-/// Marks a chunk in `_meta` that only separates two messages.
+/// Key in `_meta` of a chunk that only separates two messages.
 const SEPARATOR_KEY: &str = "narrows/separator";
 
 /// Error: the client has disconnected.
@@ -36,9 +36,9 @@ struct OpenMessage {
     thought: bool,
     id: String,
     text: String,
-    /// Number of bytes of the text that were sent.
+    /// Number of bytes of `text` that were already sent.
     sent: usize,
-    /// Template of the updates: a message has thousands that differ only in their text.
+    /// Template of the message's updates. A message has thousands of updates that differ only in their text.
     updates: MessageTemplate,
 }
 
@@ -48,7 +48,7 @@ impl OpenMessage {
         let session_update = if thought { "agent_thought_chunk" } else { "agent_message_chunk" };
         let chunk = Chunk { session_update, message_id: &id, content: Text { text: "" }, meta: None };
         let line = message::notification(SESSION_UPDATE, &Params { session_id: session, update: chunk });
-        // The text is the last value in the line, and empty.
+        // The empty text in `line` is its last value, where the template inserts the text of a chunk.
         let updates = MessageTemplate::from_line(&line.map_err(serialize_error)?);
         let updates = updates.ok_or_else(|| CallError::NotSerializable("no place for text".to_owned()))?;
         Ok(Self { thought, id, text: String::new(), sent: 0, updates })
@@ -70,7 +70,7 @@ pub(crate) struct UpdateWriter {
     sent_count: Arc<AtomicU64>,
 }
 
-/// An item to replay, in serialized form: text needs less memory than values.
+/// A serialized transcript item. JSON text needs less memory than parsed values.
 struct RecordedItem {
     kind: ItemKind,
     json: String,
@@ -157,7 +157,7 @@ impl UpdateWriter {
         Ok(())
     }
 
-    /// Ends the current message. The next piece begins a new one.
+    /// Ends the current message. The next piece of text begins a new message.
     pub(crate) async fn end_message(&mut self) -> Result<(), Disconnected> {
         self.flush_open().await?;
         if let Some(OpenMessage { thought, id, text, .. }) = self.open.take() {
@@ -185,7 +185,7 @@ impl UpdateWriter {
         self.send_chunk("agent_message_chunk", text, Some(meta)).await
     }
 
-    /// Sends a thought that is not the model's, as a separate message that is not replayed.
+    /// Sends a thought of the agent, not of the model, as a separate message that is not replayed.
     pub(crate) async fn send_unrecorded_thought(&mut self, text: &str) -> Result<(), Disconnected> {
         self.end_message().await?;
         self.send_chunk("agent_thought_chunk", text, None).await
@@ -228,7 +228,7 @@ impl UpdateWriter {
         Ok(())
     }
 
-    /// Sends the session's state. Version 1 has no such update.
+    /// Sends the session's state. In version 1 nothing is sent, because this update does not exist.
     pub(crate) async fn send_state(&self, state: &str) -> Result<(), Disconnected> {
         if self.version == Version::V1 {
             return Ok(());
@@ -248,7 +248,7 @@ impl UpdateWriter {
             TranscriptItem::Plan { .. } => ItemKind::Plan,
             _ => ItemKind::Other,
         };
-        // Plain data with string keys can always be serialized.
+        // Serializing plain data with string keys cannot fail.
         self.items.extend(serde_json::to_string(shown).ok().map(|json| RecordedItem { kind, json }));
     }
 

@@ -21,7 +21,7 @@ const MAX_RESULT_BYTES: usize = 128 << 10;
 
 pub(super) struct ToolJob {
     pub(super) shown: ToolCall,
-    /// Permission that the user must give first; `None` if none is needed.
+    /// Permission that the user must give before the call runs; `None` if no permission is needed.
     pub(super) grant: Option<PermissionScope>,
     pub(super) task: ToolTask,
 }
@@ -32,7 +32,7 @@ pub(super) enum ToolTask {
         line: Option<u64>,
         limit: Option<u64>,
     },
-    /// `seen` is the old content that the user was shown.
+    /// Writes a file. `seen` is the old content that the user was shown.
     Write {
         path: String,
         content: String,
@@ -53,9 +53,9 @@ pub(super) enum ToolTask {
 /// Content of a file before a change, as shown to the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum PriorContent {
-    /// The content. `None` if the file could not be read, usually because it did not exist.
+    /// The file's content. `None` if the file could not be read, usually because it did not exist.
     Read(Option<String>),
-    /// Unknown, because the client does not offer to read files.
+    /// The client does not offer to read files, so the content is unknown.
     Unread,
 }
 
@@ -98,8 +98,8 @@ impl Interrupt {
 }
 
 impl Turn {
-    /// Runs a call of the model. Failures are results for the model. Returns an error only if the turn is
-    /// cancelled.
+    /// Runs a tool call of the model. A failed call gives a result for the model. Returns an error only if
+    /// the turn is cancelled.
     pub(crate) async fn run_call(
         &mut self,
         toolbox: &Toolbox,
@@ -110,7 +110,7 @@ impl Turn {
         Ok(ToolResult { call: call.id.clone(), name: call.name.clone(), content, failed: done.failed })
     }
 
-    /// Reports to client and model that a call is not run.
+    /// Reports to client and model that a tool call was refused.
     pub(crate) async fn refuse_call(
         &mut self,
         toolbox: &Toolbox,
@@ -154,12 +154,12 @@ impl Turn {
         };
         let gate = std::sync::Arc::clone(&self.agent.gate);
         if let ToolDecision::Deny(reason) = self.unless_cancelled(gate.check(&request)).await? {
-            // The client never saw the call, so nothing is shown.
+            // A denied call was never announced to the client, so the client is shown nothing.
             return Ok(ToolOutcome::failed(format!("The call is not allowed: {reason}")));
         }
         match self.unless_cancelled(self.prepare(action, call, &arguments)).await? {
             Ok(mut job) => {
-                // The gate has checked the call under this id.
+                // The announced id must be the one that the gate has checked.
                 job.shown.id = id;
                 self.run_job(job).await
             }
@@ -232,7 +232,7 @@ impl Turn {
                 *read_only,
                 arguments,
             )),
-            // `try_call` handles plans.
+            // Plans are handled earlier, by `try_call`.
             ToolAction::UpdatePlan => Err("A plan cannot be executed.".to_owned()),
         }
     }
@@ -260,7 +260,7 @@ impl Turn {
                 Ok(Err(gone)) => return Err(gone.into()),
                 Err(interrupt) => {
                     if interrupt == Interrupt::Call {
-                        // Only the call is cancelled, and the turn continues.
+                        // The turn continues if only the call is cancelled.
                         self.updates.send_state("running").await?;
                     }
                     return self.finish_interrupted(shown, interrupt).await;
@@ -278,12 +278,12 @@ impl Turn {
         }
     }
 
-    /// Returns `true` if the client itself decides about the request for `task`. The agent then does not ask
-    /// before: the user would be asked twice, and the first time without knowledge of the client's sandbox.
+    /// Returns `true` if the client itself decides about the request for `task`. In this case the agent does
+    /// not ask for permission: the user would be asked twice.
     fn is_decided_by_client(&self, task: &ToolTask) -> bool {
         match task {
             ToolTask::Run { .. } => self.authorizes,
-            // The client that has the server decides, even if another client sent the prompt.
+            // The client that provides the server decides, even if another client sent the prompt.
             ToolTask::Server { server, .. } => {
                 self.agent.client().can.authorizes
                     && self.session.state().servers.is_authorized_by_client(server)
@@ -308,7 +308,7 @@ impl Turn {
             }
         };
         if let ToolTask::Run { program, args, cwd } = task {
-            // A command is cancelled by requests to its terminal.
+            // Cancelling a command takes requests to its terminal, so the command is not simply dropped.
             return super::terminal::run(self, shown, (&program, &args, &cwd), stopped, limit).await;
         }
         let interrupt = async move {
@@ -339,7 +339,7 @@ impl Turn {
         }
     }
 
-    /// Reports a cancelled call. Cancels the turn if the turn is the reason.
+    /// Reports a cancelled call. If the whole turn was cancelled, returns that as the error.
     async fn finish_interrupted(
         &mut self,
         shown: ToolCall,
@@ -347,7 +347,7 @@ impl Turn {
     ) -> Result<ToolOutcome, StopReason> {
         let mut done = ToolOutcome::failed(interrupt.message());
         if interrupt == Interrupt::Turn {
-            // The content shown so far stays visible.
+            // `None` keeps the content visible that the client has shown so far.
             done.content = None;
         }
         let status = if matches!(interrupt, Interrupt::Deadline(_)) {

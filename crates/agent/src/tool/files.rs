@@ -33,8 +33,8 @@ struct ReadFileResult {
 }
 
 impl SessionDirs {
-    /// Returns the absolute path for `path`, a path or `file:` URI. Fails if it is outside of the session's
-    /// directories.
+    /// Returns the absolute path for `path`, which is a path or a `file:` URI. Fails if the path is outside
+    /// of the session's directories.
     pub(crate) fn resolve(&self, path: &str) -> Result<String, String> {
         let named = match path.strip_prefix("file:") {
             Some(_) => url::Url::parse(path)
@@ -129,7 +129,7 @@ fn relative_path<'a>(dirs: &SessionDirs, path: &'a str) -> &'a str {
         .unwrap_or(path)
 }
 
-/// Prepares `read_file`. It changes nothing, so the user is not asked.
+/// Prepares `read_file`. The user is not asked, because reading changes nothing.
 pub(super) fn prepare_read(dirs: &SessionDirs, arguments: &Map<String, Value>) -> Result<ToolJob, String> {
     let path = dirs.resolve(text_argument(arguments, "path")?)?;
     let (line, limit) = (number_argument(arguments, "line")?, number_argument(arguments, "limit")?);
@@ -224,7 +224,7 @@ pub(super) async fn perform_write(
     content: &str,
     seen: &PriorContent,
 ) -> ToolOutcome {
-    // The file may have changed while the user was asked.
+    // The user may have changed the file while the permission request was open.
     if let PriorContent::Read(before) = seen
         && turn.read_file(path, None, None).await.ok() != *before
     {
@@ -235,7 +235,7 @@ pub(super) async fn perform_write(
     let params = json!({"sessionId": &*turn.session.id, "path": path, "content": content});
     match turn.peer.request::<_, Value>(FS_WRITE_TEXT_FILE, &params, FILE_TIMEOUT).await {
         Ok(_) => ToolOutcome {
-            // Keeps the difference visible.
+            // `None` keeps the displayed difference visible.
             content: None,
             parts: vec![Part::text(format!("{path} is written."))],
             output: json!({"bytes": content.len()}),

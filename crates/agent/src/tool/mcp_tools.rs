@@ -12,8 +12,8 @@ use crate::transcript::{ToolCall, ToolContent, ToolKind, ToolStatus};
 use crate::turn::Turn;
 use crate::update_writer::new_id;
 
-/// Prepares a call of `(server, tool, title)`. Runs without permission if the server declares the tool
-/// read-only.
+/// Prepares a call of an MCP server's tool, given as `(server, tool, title)`. The call needs no permission if
+/// the server declares the tool read-only.
 pub(super) fn prepare(
     call: &Call,
     (server, tool, title): (&str, &str, Option<&str>),

@@ -14,7 +14,7 @@ use crate::transcript::ToolCall;
 use crate::turn::Turn;
 use crate::update_writer::Disconnected;
 
-/// Time for the user to decide. After that the call is denied.
+/// Time for the user to decide. After this time, the call is denied.
 pub(super) const PERMISSION_TIMEOUT: Duration = Duration::from_secs(3600);
 
 const ALLOW_ONCE_ID: &str = "allow_once";
@@ -24,10 +24,10 @@ const REJECT_ID: &str = "reject_once";
 /// Scope of a permission for the whole session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PermissionScope {
-    /// Key under which the permission is stored.
+    /// Key under which the session remembers the permission.
     pub(super) key: String,
-    /// Description of the scope, worded to follow "Allow". `None` offers no permission for the session,
-    /// because the user is not shown everything that it would cover.
+    /// Description of the scope, as the words after "Allow" in a button. `None` offers no permission for the
+    /// session, because the user does not see everything that it would allow.
     pub(super) scope: Option<String>,
 }
 
@@ -82,7 +82,7 @@ impl Turn {
     }
 }
 
-/// Returns the id of the chosen option, if that option allows the call.
+/// Returns the id of the chosen option if the option allows the call.
 fn chosen_option_id<O: Offered + serde::de::DeserializeOwned>(
     answer: &RawValue,
     options: &Value,

@@ -25,7 +25,7 @@ const TERMINAL_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time to wait for the output of a cancelled command. Short, because the user is waiting.
 const OUTPUT_GRACE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Upper bound for the wait for a command. The command's own limit is shorter.
+/// Upper bound for the wait for a command. The tool's time limit is shorter.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(86_400);
 
 /// Bytes of output that the client is asked to keep.
@@ -96,7 +96,7 @@ pub(super) fn prepare(dirs: &SessionDirs, arguments: &Map<String, Value>) -> Res
         input: Value::Object(arguments.clone()),
         output: None,
     };
-    // Covers only this command in this directory: the user was not shown more.
+    // The user saw only this command in this directory, so a permission for the session covers nothing else.
     let key = json!(["run", cwd, words]).to_string();
     let grant = PermissionScope { key, scope: command.is_whole.then_some(command.title) };
     Ok(ToolJob { shown, grant: Some(grant), task: ToolTask::Run { program, args, cwd } })
@@ -105,9 +105,8 @@ pub(super) fn prepare(dirs: &SessionDirs, arguments: &Map<String, Value>) -> Res
 /// A command in the form shown to the user before it runs.
 struct ShownCommand {
     title: String,
-    /// The complete command; `None` if the title shows it.
+    /// The complete command line; `None` if the title shows all of it.
     details: Option<String>,
-    /// `true` if the title shows the complete command.
     is_whole: bool,
 }
 
@@ -133,7 +132,7 @@ impl ShownCommand {
 
 /// Escapes characters that are invisible or change the appearance of the text around them.
 fn escape_invisible(text: &str) -> String {
-    // Letters that look blank.
+    // These letters are displayed as blanks.
     const FILLERS: [char; 4] = ['\u{115f}', '\u{1160}', '\u{3164}', '\u{ffa0}'];
     let mut shown = String::with_capacity(text.len());
     for character in text.chars() {
@@ -212,7 +211,7 @@ pub(super) async fn run(
         biased;
         interrupt = &mut stopped => {
             let (peer, params) = (turn.peer.clone(), turn.terminal_params());
-            // If the terminal is created later, only this task can release it.
+            // The client may still create the terminal. Only this task then knows its id and can release it.
             tokio::spawn(async move {
                 if let Ok(Created { terminal_id }) = creating.await {
                     let _ = release_terminal(peer, with_terminal_id(params, &terminal_id), true).await;
@@ -240,7 +239,7 @@ pub(super) async fn run(
     };
     tokio::pin!(interrupt);
     shown.content = vec![ToolContent::Terminal { id: id.clone() }];
-    // If the client has disconnected, the next request fails.
+    // If the client has disconnected, the error is reported by the next request.
     let _ = turn.updates.send_call_change(shown, &[CallField::Content]).await;
     let params = with_terminal_id(turn.terminal_params(), &id);
     let mut ended = tokio::select! {
@@ -248,7 +247,7 @@ pub(super) async fn run(
         interrupt = &mut interrupt => Err(interrupt),
         exit = turn.peer.request::<_, ExitStatus>(TERMINAL_WAIT_FOR_EXIT, &params, EXIT_TIMEOUT) => Ok(exit),
     };
-    // A separate task, so that the release completes even if the turn does not wait for it.
+    // In a separate task, the terminal is released even if the turn does not wait.
     let release = tokio::spawn(release_terminal(turn.peer.clone(), params, ended.is_err()));
     let mut released =
         Box::pin(async { release.await.unwrap_or_else(|_| Err("releasing the terminal failed".to_owned())) });
@@ -266,7 +265,7 @@ pub(super) async fn run(
             .await
             .unwrap_or_else(|_| Err("it did not arrive in time".to_owned())),
     };
-    // When the session is replayed, the output replaces the terminal.
+    // The terminal no longer exists when the session is replayed, so its output is recorded instead.
     if let Ok(Output { output, .. }) = &output {
         shown.content.push(ToolContent::text(fenced(output)));
     }
@@ -332,8 +331,8 @@ fn to_outcome(exit: Result<ExitStatus, CallError>, output: Result<Output, String
         content: None,
         parts: vec![Part::text(format!("{cut}{text}\n({ending})"))],
         output: json!({"exitCode": exit.exit_code, "signal": exit.signal, "truncated": truncated}),
-        // A command that ran counts as a successful call, unless a signal ended it. The model judges the exit
-        // code.
+        // A command that exits counts as a successful call, whatever its exit code. Only a signal makes it a
+        // failed one.
         failed: exit.exit_code.is_none() && exit.signal.is_some(),
     }
 }
@@ -361,7 +360,8 @@ mod tests {
         }
     }
 
-    /// Checks the title, the offer of a permission for the session, and that the details contain the rest.
+    /// Checks the title, whether a permission for the session is offered, and that the details contain what
+    /// the title omits.
     #[track_caller]
     fn check_shown(arguments: &Value, title: &str, for_session: bool) {
         let dirs = SessionDirs { cwd: "/w".to_owned(), roots: Vec::new() };
