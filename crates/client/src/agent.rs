@@ -31,8 +31,8 @@ pub struct Agent {
     /// Name that the user gave the agent; appears as `provider` in events.
     pub name: String,
     pub spec: Spec,
-    /// Protocol version that is offered first. An agent that answers with a lower version is restarted with
-    /// that one.
+    /// Protocol version to offer first. If the agent answers with a lower version, the client restarts the
+    /// agent and offers the lower version.
     pub protocol: Version,
     pub deadlines: Deadlines,
     /// Scope of the usage reports at the end of a turn.
@@ -47,12 +47,12 @@ pub struct Agent {
 /// The program that runs the commands for which an agent requests permission.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CommandRunner {
-    /// The agent may run them itself, without a sandbox.
+    /// The agent may run the commands itself, without a sandbox.
     #[default]
     Agent,
-    /// The client runs all commands, by `terminal/create` or its MCP tool. A permission request is then
-    /// judged with the client's sandbox. The client cannot verify this: an agent that runs a command itself
-    /// is reported, not stopped.
+    /// The client runs all commands, by `terminal/create` or its MCP tool, so a permission request is judged
+    /// with the client's sandbox. The client cannot verify this statement of the user: an agent that runs a
+    /// command itself is reported, not stopped.
     Client,
 }
 
@@ -105,7 +105,7 @@ impl AgentDescription {
 
 enum InitializeOutcome {
     Agreed(AgentDescription),
-    /// The agent has to be restarted with a lower version.
+    /// The agent must be restarted, and offered this lower protocol version.
     Again(Version),
 }
 
@@ -133,7 +133,7 @@ pub(crate) async fn start(agent: &Agent, offer: Offer) -> Result<Running, Client
             }
             Ok(InitializeOutcome::Again(lower)) => {
                 tracing::info!(%version, %lower, "agent requires a lower protocol version");
-                // No session is open yet, so a short grace period is enough.
+                // The process may be ended quickly, because no session is open yet.
                 end(&peer, process, Ladder { eof_grace: Duration::from_millis(200), ..Ladder::default() })
                     .await;
                 version = lower;
@@ -168,8 +168,8 @@ fn is_known_method(_: &str) -> bool {
     true
 }
 
-/// Waits for `opening`, and refuses all requests of the agent meanwhile. Without these answers an agent may
-/// wait for ever. A program that is not an agent may echo the client's requests.
+/// Waits for `opening`, and refuses all requests of the agent meanwhile. Without answers, the agent may wait
+/// for ever. A program that is not an agent may echo the client's requests.
 async fn refuse_requests_while<T>(inbox: &mut Inbox, opening: impl Future<Output = T>) -> T {
     let mut opening = std::pin::pin!(opening);
     loop {
@@ -185,12 +185,12 @@ async fn refuse_requests_while<T>(inbox: &mut Inbox, opening: impl Future<Output
     }
 }
 
-/// Short grace periods, for an agent that did not answer.
+/// Returns short grace periods for ending an agent that did not answer.
 fn short_ladder() -> Ladder {
     Ladder { eof_grace: Duration::from_millis(500), term_grace: Duration::from_secs(2) }
 }
 
-/// Ends the agent and its process tree. Returns its last output.
+/// Ends the agent and its process tree. Returns the last output of the agent.
 pub(crate) async fn end(peer: &Peer, process: Process, ladder: Ladder) -> AgentOutput {
     let stderr = process.stderr();
     peer.close();
@@ -259,7 +259,8 @@ async fn initialize(
             (judge_result(Versions::Both, offered, &result), raw)
         }
         Err(CallError::Refused(error)) => match refused(offered, &error) {
-            // The agent's error message is more helpful than the version number.
+            // The agent has refused `initialize`. Its own error message is more helpful than the version
+            // number.
             Err(NegotiationError::Refused { .. }) => return Err(Problem::Refused(error)),
             verdict => (verdict, Value::Null),
         },

@@ -36,7 +36,7 @@ impl ClientAction {
         Self::Run { command, cwd, env }
     }
 
-    /// Returns the path whose links decide which file or directory is affected.
+    /// Returns the file or directory of the action. Links in this path decide what the action affects.
     fn place(&self) -> Option<&Path> {
         match self {
             Self::Run { cwd: path, .. } | Self::Read { path } | Self::Write { path, .. } => Some(path),
@@ -44,13 +44,13 @@ impl ClientAction {
         }
     }
 
-    /// Returns the file change of a write; `None` for other actions.
+    /// Returns the file change if the action is a write; `None` for other actions.
     pub(crate) fn change(&self) -> Option<FileChange> {
         let Self::Write { path, text } = self else { return None };
         Some(FileChange { path: Some(path.clone()), old_text: None, new_text: text.clone() })
     }
 
-    /// Returns `true` if both actions are equal, apart from their paths.
+    /// Returns `true` if the actions are equal, apart from their paths.
     fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Run { command, env, .. }, Self::Run { command: wanted, env: variables, .. }) => {
@@ -67,19 +67,19 @@ impl ClientAction {
     }
 }
 
-/// Validity of an allowance.
+/// Time for which an allowed action stays allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Validity {
-    /// For one request in the current turn.
+    /// The action is allowed for one request in the current turn.
     Once,
-    /// Until the session ends.
+    /// The action is allowed until the session ends.
     Always,
 }
 
 #[derive(Debug)]
 struct Entry {
     client_action: ClientAction,
-    /// Path without links at the time when the action was allowed.
+    /// Path of the action without links, at the time when the user allowed the action.
     real: Option<PathBuf>,
     validity: Validity,
 }
@@ -104,13 +104,12 @@ impl Allowed {
         list.push(Entry { client_action, real, validity });
     }
 
-    /// Returns `true` if the user has allowed `client_action` at `real`, its path without links. Uses up an
-    /// allowance for one request. If a link has changed since the user's answer, this is another action,
-    /// which is not allowed.
+    /// Returns `true` if the user has allowed `client_action` at `real`, its path without links. Uses up a
+    /// permission for one request. If a link has changed since the user's answer, the action is not allowed.
     pub(crate) fn consume(&self, client_action: &ClientAction, real: Option<&Path>) -> bool {
         let mut list = self.list();
-        // A gate between agent and client requests permission with the agent's file name, but writes to the
-        // link target.
+        // The real paths are compared: a gate between agent and client requests permission with the agent's
+        // file name, but writes to the link target.
         let is_there = |entry: &Entry| {
             entry.real.as_deref() == real
                 && (real.is_some() || entry.client_action.place() == client_action.place())

@@ -17,11 +17,11 @@ pub struct SessionConfig {
     pub additional_dirs: Vec<PathBuf>,
     /// Model by id or name; `None` for the agent's default.
     pub model: Option<String>,
-    /// `true` if an unavailable model is an error; otherwise it is only reported.
+    /// `true` if an unavailable model is an error; if `false`, an unavailable model is only reported.
     pub require_model: bool,
     /// Mode by id or name.
     pub mode: Option<String>,
-    /// `true` if low access selects a read-only mode of the agent, unless `mode` is set.
+    /// `true` if a read-only mode of the agent is selected for low access, unless `mode` is set.
     pub restrict_mode: bool,
     /// Reasoning effort: `none`, `low`, `medium`, `high` or `xhigh`.
     pub reasoning_effort: Option<String>,
@@ -31,7 +31,7 @@ pub struct SessionConfig {
     pub mcp_servers: Vec<ServerConfig>,
     pub environment: Environment,
     /// Git configuration files that apply to every repository, in addition to those in the home directory of
-    /// the policy. The hooks that they name are protected.
+    /// the policy. The hooks that these files name are protected.
     pub git_settings: Vec<PathBuf>,
     /// `true` if the history of a resumed session is replayed as events. Has no effect if the agent does not
     /// support it.
@@ -39,9 +39,11 @@ pub struct SessionConfig {
     pub raw: bool,
     /// `true` to run commands in a sandbox, if this machine supports one.
     pub sandbox: bool,
-    /// `true` if the directories are on another machine, so that the session has no files on this one.
+    /// `true` if the session's directories are on another machine, so that this machine has none of its
+    /// files.
     pub is_remote: bool,
-    /// `true` to log in with environment variables that are set, if the agent requires a login.
+    /// `true` to log in without the user, if the agent requires a login and the variables of a login method
+    /// are set.
     pub log_in: bool,
 }
 
@@ -78,7 +80,7 @@ impl SessionConfig {
 }
 
 impl fmt::Debug for SessionConfig {
-    /// Omits the environment, which may contain keys.
+    /// The environment is omitted, because it may contain keys.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SessionConfig")
             .field("cwd", &self.cwd)

@@ -6,22 +6,22 @@ use std::time::Duration;
 /// common failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadlines {
-    /// For `initialize`. Long, because some agents first install themselves.
+    /// Deadline for the answer to `initialize`. Long, because some agents first install themselves.
     pub initialize: Duration,
     pub login: Duration,
     pub open: Duration,
-    /// For loading or resuming a session with a long history.
+    /// Deadline for loading or resuming a session, which may have a long history.
     pub resume: Duration,
-    /// For small requests, such as a list or an option.
+    /// Deadline for small requests, such as listing sessions or setting an option.
     pub small: Duration,
     pub cancel: Duration,
-    /// For the end of a turn that was cancelled at its time limit. Shorter, because the caller relies on the
-    /// limit, and killing the agent takes up to 1.5 s more.
+    /// Time for a turn to end after it was cancelled at its time limit. Short, because the caller relies on
+    /// the limit, and killing the agent takes up to 1.5 s more.
     pub cancel_late: Duration,
     pub close: Duration,
-    /// For any output during a turn; zero disables the limit.
+    /// Maximum time without output of the agent during a turn; zero disables the limit.
     pub silence: Duration,
-    /// For a person to answer a permission request. After that it is denied.
+    /// Time for a person to answer a permission request. After this time, the request is denied.
     pub permission: Duration,
 }
 

@@ -1,4 +1,5 @@
-//! Handles requests that belong to no open session: to a session that is being opened, or to an MCP server.
+//! Handles requests that belong to no open session: they name a session that is being opened, or an MCP
+//! server.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -17,8 +18,8 @@ use crate::session::serves;
 /// Maximum number of requests that wait for sessions that are being opened.
 const MAX_EARLY_REQUESTS: usize = 32;
 
-/// Time for which a request may wait for its session. An answer with the session id follows at once, if at
-/// all.
+/// Time for which a request waits for its session to be opened. The agent's answer with the session id
+/// usually follows the request at once.
 pub(crate) const EARLY_REQUEST_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Maximum number of queued requests of one session.
@@ -26,9 +27,9 @@ pub(crate) const MAX_QUEUED_REQUESTS: usize = 64;
 
 #[derive(Default)]
 struct State {
-    /// Queues of open sessions, by session id.
+    /// Request queues of the open sessions, by session id.
     open: HashMap<String, mpsc::Sender<Item>>,
-    /// Requests for unknown sessions: session id, request and time of arrival.
+    /// Requests that name no open session: session id, request and time of arrival.
     waiting: Vec<(String, Request, Instant)>,
 }
 
@@ -44,7 +45,7 @@ pub(crate) struct EarlyRequests {
     has_refused: AtomicBool,
 }
 
-/// Marks a session as being opened. Ends on drop.
+/// Marks that some session is being opened, until it is dropped.
 pub(crate) struct OpeningSession {
     early_requests: Arc<EarlyRequests>,
 }
@@ -52,7 +53,7 @@ pub(crate) struct OpeningSession {
 impl Drop for OpeningSession {
     fn drop(&mut self) {
         if self.early_requests.opening.fetch_sub(1, Ordering::Relaxed) == 1 {
-            // No session will be opened for these requests.
+            // No session is being opened any more, so no session will take the waiting requests.
             let left = std::mem::take(&mut self.early_requests.state().waiting);
             left.into_iter().for_each(|(session, request, _)| self.early_requests.refuse(&session, request));
         }
@@ -64,7 +65,7 @@ impl EarlyRequests {
         lock(&self.state)
     }
 
-    /// Starts holding requests of unknown sessions.
+    /// Starts holding requests that name no open session.
     pub(crate) fn begin_opening(self: &Arc<Self>) -> OpeningSession {
         self.opening.fetch_add(1, Ordering::Relaxed);
         OpeningSession { early_requests: Arc::clone(self) }
@@ -79,7 +80,7 @@ impl EarlyRequests {
         state.waiting = others;
         let ours: Vec<(String, Request, Instant)> = ours;
         for (_, request, _) in ours {
-            // The queue has more room than the limit for early requests.
+            // Never full: the queue of a session has more room than the limit for waiting requests.
             let _ = sender.try_send(Item::Request(request));
         }
         state.open.insert(id.to_owned(), sender);
@@ -90,7 +91,7 @@ impl EarlyRequests {
         self.state().open.remove(id);
     }
 
-    /// Queues a request for session `id`, holds it, or refuses it.
+    /// Queues a request for the open session `id`. If there is none, holds or refuses the request.
     fn accept(self: &Arc<Self>, id: String, request: Request) {
         let mut state = self.state();
         if let Some(open) = state.open.get(&id) {
@@ -119,7 +120,8 @@ impl EarlyRequests {
 }
 
 impl EarlyRequests {
-    /// Refuses requests that have waited too long: an agent may send the session id only after the answer.
+    /// Refuses requests that have waited too long. An agent may wait for the response before it sends the id
+    /// of the new session.
     fn refuse_expired(&self) {
         let mut state = self.state();
         let is_late = |since: &Instant| since.elapsed() >= EARLY_REQUEST_TIMEOUT;
@@ -131,8 +133,8 @@ impl EarlyRequests {
         late.into_iter().for_each(|(session, request, _)| self.refuse(&session, request));
     }
 
-    /// Refuses a request for an unknown session. If exactly one session is open, that session refuses it and
-    /// reports an event: the id may belong to one of its child sessions.
+    /// Refuses a request that names no open session. If exactly one session is open, that session refuses the
+    /// request and reports an event: the id may belong to one of its child sessions.
     fn refuse(&self, session: &str, request: Request) {
         let state = self.state();
         let only = state.open.values().next().filter(|_| state.open.len() == 1).cloned();
@@ -151,7 +153,7 @@ impl EarlyRequests {
     }
 
     pub(crate) fn refuse_unknown_session(&self, session: &str, request: Request) {
-        // Logged once, because an agent may repeat such requests endlessly.
+        // Only the first refusal is logged, because an agent may repeat such requests endlessly.
         if !self.has_refused.swap(true, Ordering::Relaxed) {
             let method = request.frame.method().unwrap_or_default();
             tracing::warn!(%method, "request of an unknown session refused");
@@ -159,8 +161,8 @@ impl EarlyRequests {
         request.responder.fail(&unknown_session(session));
     }
 
-    /// Passes an unknown message to the session that it names. A message without a session goes to the only
-    /// open session, which reports it as an event.
+    /// Passes an unknown message to the session that the message names. A message without a session goes to
+    /// the only open session, which reports an event.
     fn forward_unknown(&self, session: Option<&str>, item: Item) {
         let state = self.state();
         let open = match session {

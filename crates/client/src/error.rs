@@ -14,7 +14,7 @@ use narrows_wire::{Code, RpcError};
 pub enum Stage {
     Start,
     Initialize,
-    /// Waiting for the answer to `authenticate` or `auth/login`.
+    /// The client waited for the answer to `authenticate` or `auth/login`.
     Login,
     Open,
     Resume,
@@ -31,7 +31,6 @@ pub struct Login {
     pub id: String,
     pub name: String,
     pub description: Option<String>,
-    /// Login procedure of this method.
     pub how: LoginKind,
 }
 
@@ -73,21 +72,21 @@ pub enum Problem {
     NoCommonVersion(NegotiationError),
     NotSerializable(String),
     Unsupported(String),
-    /// A parameter of the caller is invalid.
+    /// The caller passed an invalid parameter.
     Invalid(String),
     Busy {
         run_id: String,
     },
-    /// The session or the runtime was closed by the client.
+    /// The client has closed the session or the runtime.
     Closed,
 }
 
-/// Output of an agent until it failed.
+/// Last output of an agent, to explain a failure.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AgentOutput {
-    /// Stdout lines that were not messages.
+    /// Number of stdout lines that were not messages.
     pub stray_lines: u64,
-    /// Beginnings of the first of these lines, escaped.
+    /// Beginnings of the first stdout lines that were not messages, escaped.
     pub strays: Vec<String>,
     /// Last stderr lines of the agent, escaped.
     pub stderr: String,

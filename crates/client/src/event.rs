@@ -26,11 +26,11 @@ pub struct RuntimeEvent {
     pub at_ms: u64,
     /// Id of the run. `None` outside of runs.
     pub run_id: Option<Arc<str>>,
-    /// `None` until the session id is known.
+    /// Id of the session; `None` until it is known.
     pub session_id: Option<Arc<str>>,
     pub body: EventBody,
-    /// The agent's message that caused the event. `None` if the body contains all of it, or if raw messages
-    /// are not requested.
+    /// The agent's message that caused the event. `None` if `body` contains the whole message, or if raw
+    /// messages are not requested.
     pub raw: Option<Json>,
 }
 
@@ -39,15 +39,15 @@ pub struct RuntimeEvent {
 pub enum EventBody {
     /// `run.started`: always the first event of a run.
     RunStarted { provider: Arc<str> },
-    /// `assistant.delta`: more text of the answer.
+    /// `assistant.delta`: the next part of the answer's text.
     AssistantDelta { text_delta: String },
-    /// `assistant.reasoning.delta`: more text of the agent's reasoning.
+    /// `assistant.reasoning.delta`: the next part of the agent's reasoning.
     ReasoningDelta { text_delta: String },
     /// `assistant.message`: a complete message.
     AssistantMessage { message: Message },
     /// `assistant.reasoning.message`: a complete reasoning message.
     ReasoningMessage { message: Message },
-    /// `tool.call`: a tool call begins; once per call.
+    /// `tool.call`: a tool call begins. Emitted once per call.
     ToolCall {
         call_id: Arc<str>,
         /// Best available name of the tool.
@@ -55,9 +55,9 @@ pub enum EventBody {
         /// Input of the tool; `{}` if the agent does not report it.
         input: Json,
     },
-    /// `tool.result`: a tool call is over; once per call.
+    /// `tool.result`: a tool call has ended. Emitted once per call.
     ToolResult { call_id: Arc<str>, output: ToolOutput },
-    /// `provider.event`: any other message of the agent, or an action on its behalf.
+    /// `provider.event`: another message of the agent, or an action of the client for the agent.
     Provider { provider: Arc<str>, payload: Payload },
     /// `error`: the cause of a failed run. Not emitted for a cancelled run.
     Error {
@@ -74,7 +74,7 @@ pub enum EventBody {
 #[serde(rename_all = "camelCase")]
 pub struct Message {
     pub text: Arc<str>,
-    /// Answer in the requested JSON form.
+    /// The JSON value found in the answer, if the prompt requested one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub structured_output: Option<Value>,
 }
@@ -91,7 +91,7 @@ pub struct ToolOutput {
     pub content: Vec<Json>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub locations: Option<Json>,
-    /// `true` if the output exceeds the kept size.
+    /// `true` if the output was cut because it was too large to keep.
     #[serde(default, skip_serializing_if = "is_false")]
     pub truncated: bool,
 }
@@ -101,7 +101,7 @@ pub struct ToolOutput {
 #[serde(rename_all = "snake_case")]
 pub enum Status {
     Success,
-    /// The run failed; an `error` event has the cause.
+    /// The run failed. An `error` event before `run.completed` has the cause.
     Error,
     Cancelled,
 }
@@ -128,7 +128,7 @@ impl fmt::Display for Status {
 pub struct Completed {
     pub status: Status,
     pub final_text: Option<Arc<str>>,
-    /// Answer in the requested JSON form.
+    /// The JSON value found in the answer, if the prompt requested one.
     pub structured_output: Option<Value>,
     pub usage: Option<Usage>,
 }

@@ -1,8 +1,8 @@
 //! Queue of events between a session and its reader.
 //!
-//! A slow reader slows the agent down. A reader that has stopped reading must not block the agent: then the
-//! oldest events are dropped. The result of a run is never dropped, and the number of dropped events is
-//! reported.
+//! A slow reader slows the agent down. A reader that has stopped reading must not block the agent for ever:
+//! after a timeout, the oldest events are dropped. The result of a run is never dropped, and the number of
+//! dropped events is reported.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -26,19 +26,19 @@ pub(crate) trait QueueItem {
 
     fn weight(&self) -> usize;
 
-    /// Returns an event before `next` that reports `count` dropped events.
+    /// Returns an event that reports `count` dropped events, to be queued before `next`.
     fn missing(count: u64, next: &Self) -> Self;
 }
 
 struct State<T> {
     waiting: VecDeque<T>,
-    /// Size of the queued events.
+    /// Total size of the queued events.
     bytes: usize,
-    /// Events dropped since the last read.
+    /// Number of events dropped since the last read.
     dropped: u64,
-    /// `true` while there is a reader, or while one is expected.
+    /// `true` while a reader exists or is expected.
     reads: bool,
-    /// Time since which the queue is full and unread.
+    /// Time since which the queue has been full without a read.
     full_since: Option<Instant>,
     ended: bool,
 }
@@ -57,17 +57,18 @@ impl<T> Shared<T> {
     }
 }
 
-/// Sending end. Dropping it ends the stream of the reader.
+/// Sending end of an event queue. Dropping it ends the reader's stream.
 pub(crate) struct EventQueue<T> {
     shared: Arc<Shared<T>>,
 }
 
-/// Receiving end.
+/// Receiving end of an event queue.
 pub(crate) struct Reader<T> {
     shared: Arc<Shared<T>>,
 }
 
-/// Creates both ends. If `expected` is `true`, the queue waits for a reader from the beginning.
+/// Creates both ends of a queue. If `expected` is `false`, a full queue drops its oldest events until the
+/// reader is used.
 pub(crate) fn event_queue<T: QueueItem>(expected: bool) -> (EventQueue<T>, Reader<T>) {
     let state = State {
         waiting: VecDeque::new(),
@@ -82,7 +83,8 @@ pub(crate) fn event_queue<T: QueueItem>(expected: bool) -> (EventQueue<T>, Reade
 }
 
 impl<T: QueueItem> EventQueue<T> {
-    /// Adds all `events`, even beyond the bounds. Callers then use [`EventQueue::wait_for_room`].
+    /// Adds all `events`, even if the queue exceeds its bounds. The caller must then call
+    /// [`EventQueue::wait_for_room`].
     pub(crate) fn push_all(&self, events: &mut Vec<T>) {
         if events.is_empty() {
             return;
@@ -97,8 +99,8 @@ impl<T: QueueItem> EventQueue<T> {
         self.shared.come.notify_one();
     }
 
-    /// Waits for room in the queue. After [`STALL_TIMEOUT`] without a read, stops waiting and drops events.
-    /// Waiting again does not restart that time.
+    /// Waits for room in the queue. If nothing is read for [`STALL_TIMEOUT`], stops waiting and drops events.
+    /// Another call does not restart the timeout.
     pub(crate) async fn wait_for_room(&self) {
         loop {
             let taken = self.shared.taken.notified();

@@ -92,10 +92,10 @@ pub(crate) fn blocks(inputs: &[Input], cwd: &Path, takes_images: bool) -> Result
     if blocks.is_empty() { Err(InputError::Empty) } else { Ok(blocks) }
 }
 
-/// Reads an image. The caller chose the file, so it may be anywhere, but it must be an image.
+/// Reads an image for a prompt. The caller chose the file, so its directory is not restricted.
 fn image(path: &Path) -> Result<Block, InputError> {
     let unreadable = |error| InputError::Unreadable { path: path.to_owned(), error };
-    // The file type is checked first, because opening a pipe would wait for a writer.
+    // The file type is checked before the file is opened, because opening a pipe would wait for a writer.
     if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
         return Err(InputError::NoImage(path.to_owned()));
     }

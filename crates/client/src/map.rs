@@ -57,7 +57,8 @@ pub struct Mapper {
     session_id: Option<Arc<str>>,
     settings: Settings,
     run_id: Option<Arc<str>>,
-    /// Start of the run. Events of the run have no earlier time, even if the clock is set back.
+    /// Start time of the run. If the clock is set back, events of the run get this time instead of an earlier
+    /// one.
     started_ms: u64,
     replaying: bool,
     answer: MessageAssembler,
@@ -96,7 +97,7 @@ impl Mapper {
         self.session_id = Some(session_id.into());
     }
 
-    /// Begins a run. A previous run that is still active fails.
+    /// Begins a run. If a run is still active, that run fails.
     pub fn start(&mut self, run_id: &str, now_ms: u64, out: &mut Vec<RuntimeEvent>) {
         if self.run_id.is_some() {
             let end = RunEnd::Failed { message: "another run began".to_owned(), code: None };
@@ -116,13 +117,13 @@ impl Mapper {
         self.run_id.is_some()
     }
 
-    /// Treats the following updates as a replay of the session's history: they become `provider.event`s and
-    /// have no effect on tool calls. The next run ends the replay.
+    /// Sets whether updates are a replay of the session's history. Replayed updates become `provider.event`s
+    /// and have no effect on tool calls. The next run ends the replay.
     pub fn set_replay(&mut self, replaying: bool) {
         self.replaying = replaying;
     }
 
-    /// Records a failure for the end of the run that the agent reported outside of updates.
+    /// Records a failure that the agent reported outside of updates. It is reported at the end of the run.
     pub fn note_fault(&mut self, fault: Fault) {
         self.fault = Some(fault);
     }
@@ -132,12 +133,12 @@ impl Mapper {
         self.calls.get(id)
     }
 
-    /// Returns the agent's last message of this run, as far as it was received.
+    /// Returns the text of the agent's last message in this run, as far as it was received.
     pub fn final_text(&self) -> Option<&str> {
         self.answer.last()
     }
 
-    /// Ends the open messages, because another prompt follows in the same run.
+    /// Ends the open messages of the run, because the run continues with another prompt.
     pub fn end_messages(&mut self, now_ms: u64, out: &mut Vec<RuntimeEvent>) {
         let emit = &mut Emit::new(now_ms, out);
         self.end_thought(emit);
@@ -168,7 +169,7 @@ impl Mapper {
         }
     }
 
-    /// Pushes a complete message. If it was truncated, pushes a notice before it.
+    /// Pushes a complete message. If the message was cut, pushes a notice before it.
     fn push_ended_message(
         &self,
         emit: &mut Emit<'_>,
@@ -215,7 +216,7 @@ impl Mapper {
 struct Emit<'a> {
     now_ms: u64,
     out: &'a mut Vec<RuntimeEvent>,
-    /// The current message, if it is JSON.
+    /// Params of the agent's message that causes the events, if they are JSON.
     params: Option<&'a str>,
     raw: Option<Json>,
 }
@@ -225,7 +226,7 @@ impl<'a> Emit<'a> {
         Self { now_ms, out, params: None, raw: None }
     }
 
-    /// Returns the current message. All of its events share one copy.
+    /// Returns the agent's message that causes the events. All these events share one copy.
     fn raw(&mut self) -> Option<Json> {
         let params = self.params?;
         Some(self.raw.get_or_insert_with(|| Json::from_checked(params)).clone())

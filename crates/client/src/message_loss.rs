@@ -8,17 +8,18 @@ use crate::event::{Json, Payload};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MessageLoss {
     pub too_long: u64,
-    /// Messages for sessions that were not open yet, beyond the limit of held messages.
+    /// Number of messages that were dropped because their sessions were not open yet and too many messages
+    /// waited.
     pub unclaimed: u64,
-    /// Lines that look like a message but cannot be parsed.
+    /// Number of lines that look like a message but cannot be parsed.
     pub unreadable: u64,
     pub nameless: u64,
-    /// Updates without a session id that may belong to an answer.
+    /// Number of updates without a session id that may belong to an answer.
     pub nameless_answers: u64,
 }
 
 impl MessageLoss {
-    /// Returns the losses after `before`.
+    /// Returns the numbers of messages that were dropped after `before`.
     #[must_use]
     pub fn since(self, before: Self) -> Self {
         Self {
@@ -30,8 +31,8 @@ impl MessageLoss {
         }
     }
 
-    /// Returns the event that reports the losses; `None` if there are none. All sessions of an agent share
-    /// one output. So the session of a lost message is unknown, and the loss is not an error of a run.
+    /// Returns an event that reports the dropped messages; `None` if there are none. A lost message does not
+    /// show its session, because all sessions share the agent's output. So the loss is not an error of a run.
     pub(crate) fn to_payload(self) -> Option<Payload> {
         let Self { too_long, unclaimed, unreadable, nameless, nameless_answers: _ } = self;
         let counts = [too_long, unclaimed, unreadable, nameless];

@@ -22,7 +22,7 @@ pub(crate) struct PermissionAnswer {
     meta: Option<Meta>,
 }
 
-/// Members of `_meta` for a gate in front of the agent.
+/// Members of `_meta` that a gate in front of the agent reads.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Meta {
     #[serde(rename = "narrows/by")]
@@ -40,14 +40,13 @@ enum Outcome {
 }
 
 impl PermissionAnswer {
-    /// The answer without an option.
     pub(crate) const CANCELLED: Self = Self { outcome: Outcome::Cancelled, meta: None };
 
     fn selected(option: &PermissionOption) -> Self {
         Self { outcome: Outcome::Selected { option_id: option.option_id.clone() }, meta: None }
     }
 
-    /// Marks this answer as not given by a person. `by` names the cause.
+    /// Marks the answer as not given by a person. `by` names the cause.
     pub(crate) fn unasked(self, by: &'static str) -> Self {
         Self { meta: Some(Meta { by }), ..self }
     }
@@ -60,27 +59,28 @@ impl PermissionAnswer {
     }
 }
 
-/// Returns an allowing answer. It allows once; or for good, but only if `may_always` is set and no other
-/// option allows.
+/// Returns the answer that allows the request once. If no option allows it once and `may_always` is set,
+/// allows it for good. `None` if no such option exists.
 pub(crate) fn allow(options: &[PermissionOption], may_always: bool) -> Option<PermissionAnswer> {
     let always = || unambiguous(options, "allow_always").filter(|_| may_always);
     unambiguous(options, "allow_once").or_else(always).map(PermissionAnswer::selected)
 }
 
-/// Returns a rejecting answer, without an option if none rejects.
+/// Returns the answer that rejects the request. If no option rejects, the answer cancels the request.
 pub(crate) fn reject(options: &[PermissionOption]) -> PermissionAnswer {
     let option = unambiguous(options, "reject_once").or_else(|| unambiguous(options, "reject_always"));
     option.map_or(PermissionAnswer::CANCELLED, PermissionAnswer::selected)
 }
 
-/// Returns the answer with this option id, if it was offered exactly once.
+/// Returns the answer that selects the option `id`, if exactly one option has this id.
 pub(crate) fn exactly(options: &[PermissionOption], id: &str) -> Option<PermissionAnswer> {
     let mut named = options.iter().filter(|option| option.option_id == id);
     let option = named.next()?;
     named.next().is_none().then(|| PermissionAnswer::selected(option))
 }
 
-/// Returns the first option of this kind with a unique id. A duplicate id could mean the other option.
+/// Returns the first option of this kind whose id no other option has. With a duplicate id, the agent could
+/// mean the other option.
 fn unambiguous<'a>(options: &'a [PermissionOption], kind: &str) -> Option<&'a PermissionOption> {
     let shares = |option: &PermissionOption| {
         options.iter().filter(|other| other.option_id == option.option_id).count() > 1

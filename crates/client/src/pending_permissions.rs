@@ -7,8 +7,8 @@ use narrows_base::sync::lock;
 
 use crate::event::PermissionResolved;
 
-/// Requests whose decision was not reported yet. A decision and the end of the turn may race: the first one
-/// recorded here wins and is reported.
+/// Permission requests whose decision was not reported yet. A decision and the end of the turn may race: the
+/// first one that is recorded here wins and is reported.
 #[derive(Default)]
 pub(crate) struct PendingPermissions {
     open: Mutex<HashMap<String, Option<PermissionResolved>>>,
@@ -23,7 +23,8 @@ impl PendingPermissions {
         self.open().insert(id.to_owned(), None);
     }
 
-    /// Records a decision that is reported later. Returns `false` if the request was abandoned before.
+    /// Records the decision on a request, to be reported later. Returns `false` if the request was given up
+    /// before.
     pub(crate) fn decide(&self, resolved: &PermissionResolved) -> bool {
         match self.open().get_mut(&resolved.request_id) {
             Some(slot) => {
@@ -34,12 +35,14 @@ impl PendingPermissions {
         }
     }
 
-    /// Removes a request that is reported now. Returns `false` if it was reported before.
+    /// Removes a request because its decision is being reported. Returns `false` if a decision was reported
+    /// before.
     pub(crate) fn mark_reported(&self, id: &str) -> bool {
         self.open().remove(id).is_some()
     }
 
-    /// Abandons a request, unless it was reported. Returns its earlier decision, or else a refusal.
+    /// Gives up a request whose decision was not reported. Returns the decision that was already recorded, or
+    /// else a refusal.
     pub(crate) fn give_up(&self, id: &str) -> Option<PermissionResolved> {
         let given_up = || PermissionResolved {
             request_id: id.to_owned(),
@@ -72,7 +75,7 @@ mod tests {
         assert!(!pending_permissions.mark_reported("1"));
         assert_eq!(pending_permissions.give_up("1"), None);
 
-        // The request is decided, but the turn ends before the report.
+        // The request is decided, but the turn ends before the decision is reported.
         pending_permissions.insert("1");
         assert!(pending_permissions.decide(&resolved("allowed")));
         assert_eq!(pending_permissions.give_up("1").expect("unreported").outcome, "allowed");

@@ -14,7 +14,6 @@ use crate::option_choice::PermissionOption;
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PermissionRequest {
-    /// Id of the request, unique in its session.
     pub id: String,
     pub session_id: String,
     /// Id of the active run. `None` between runs.
@@ -35,8 +34,8 @@ pub struct PermissionRequest {
     pub input: Value,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub locations: Vec<PathBuf>,
-    /// All actions of the request, as the policy judged them. An approval covers only these, `input` and
-    /// `changes`. So a person must be shown all of them.
+    /// All actions of the request, as the policy judged them. An approval covers only these actions, `input`
+    /// and `changes`, so a person must be shown all of them.
     #[serde(skip)]
     pub subjects: Vec<Action>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -44,11 +43,10 @@ pub struct PermissionRequest {
     /// Options that the agent offers. Empty for file and terminal requests.
     pub options: Vec<PermissionOption>,
     pub decision: Decision,
-    /// Set if a gate in front of the agent requests an approval.
+    /// Approval that a gate in front of the agent requests; `None` for any other request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub approval: Option<Approval>,
-    /// Reason why the request is ambiguous. It can then only be rejected: any other answer counts as a
-    /// rejection.
+    /// Reason why the request is ambiguous. If set, every answer except a rejection counts as a rejection.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<RequestProblem>,
 }
@@ -68,7 +66,7 @@ impl PermissionRequest {
     }
 }
 
-/// Reason why a request cannot be read completely or unambiguously, with its text.
+/// Reason why a request cannot be read completely or unambiguously, with the text of the request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RequestProblem {
     pub reason: String,
@@ -96,18 +94,19 @@ impl RequestProblem {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FileChange {
-    /// Path of the file. `None` if the text is unreadable, or a patch that names its files itself.
+    /// Path of the changed file. `None` if the agent's text cannot be parsed, or is a patch that names its
+    /// files itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<PathBuf>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub old_text: Option<String>,
-    /// New text, or the patch.
+    /// New text of the file, or the whole patch.
     pub new_text: String,
 }
 
 impl FileChange {
-    /// Reads a content block of a tool call. Returns `None` if it is not a file change. For an unreadable
-    /// change, the new text is the text of the block.
+    /// Reads a content block of a tool call. Returns `None` if the block is not a file change. A change that
+    /// cannot be parsed gets the block's JSON text as its new text.
     pub(crate) fn from_content(block: &Value) -> Option<Self> {
         if !Action::is_change(block) {
             return None;
@@ -129,7 +128,7 @@ impl FileChange {
         Some(read.unwrap_or_else(|| patch().map_or_else(|| Self::unread(&block.to_string()), Self::unread)))
     }
 
-    /// Creates a change that shows only this text.
+    /// Creates a change that shows only `text`, for a block that cannot be parsed.
     pub(crate) fn unread(text: &str) -> Self {
         Self { new_text: text.to_owned(), ..Self::default() }
     }
@@ -140,11 +139,11 @@ impl FileChange {
 pub struct Approval {
     /// Id to pass to `narrows approve`.
     pub id: String,
-    /// Reason from the gate: the policy, or a note that it has none.
+    /// Reason that the gate gives: the policy, or a note that the policy has no reason.
     pub reason: String,
 }
 
-/// The answer to a permission request.
+/// Reply to a permission request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PermissionReply {
     Allow,
@@ -156,13 +155,13 @@ pub enum PermissionReply {
     Cancel,
 }
 
-/// Future of a reply.
+/// Future of a permission reply.
 pub type Pending = Pin<Box<dyn Future<Output = PermissionReply> + Send>>;
 
 /// Answers permission requests.
 pub trait PermissionHandler: Send + Sync {
-    /// Answers `permission_request`. At the deadline, and when the turn is cancelled, the future is dropped
-    /// and the request rejected.
+    /// Answers `permission_request`. At the deadline, or if the turn is cancelled, the future is dropped and
+    /// the request is rejected.
     fn decide(&self, permission_request: Arc<PermissionRequest>) -> Pending;
 }
 
@@ -197,7 +196,7 @@ mod tests {
         let patch = json!({"type": "diff", "changes": [], "patch": {"format": "git_patch", "text": "+x"}});
         check(patch, Some((None, "+x")));
         check(json!({"NewText": "x"}), Some((None, r#"{"NewText":"x"}"#)));
-        // Shows a second member as well that an agent may mean instead.
+        // The agent may mean either of two contradicting members, so both are shown.
         for block in [
             json!({"type": "diff", "path": "/a", "newText": "x", "NewText": "y"}),
             json!({"type": "diff", "path": "/a", "newText": "x", "patch": {"text": "+y"}}),

@@ -28,19 +28,19 @@ pub(crate) enum PermissionNotice {
     Other(Payload),
 }
 
-/// The authority that decided a request.
+/// Who or what decided a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DecidedBy {
     Policy,
     Person,
     NoApprover,
-    /// Denied at the deadline for an answer.
+    /// The request was denied, because no answer came before the deadline.
     Deadline,
-    /// Denied, because a link in a path has changed since the person was asked.
+    /// The request was denied, because a link in a path has changed since the person was asked.
     Changed,
-    /// Denied, because the request is ambiguous.
+    /// The request was denied, because it is ambiguous.
     Unreadable,
-    /// Denied, because the turn has ended or has not begun.
+    /// The request was denied, because its turn has ended or has not begun.
     Cancelled,
 }
 
@@ -62,11 +62,11 @@ impl DecidedBy {
 #[error("{0}")]
 pub(crate) struct Denied(pub(crate) String);
 
-/// The turn in which a request arrived. The default means no turn.
+/// Number of the turn in which a request arrived. The default stands for no turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TurnId(u64);
 
-/// The subject of a request, for events and for people.
+/// Description of a request, for events and for people.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RequestSubject {
     pub(crate) turn: TurnId,
@@ -74,7 +74,7 @@ pub(crate) struct RequestSubject {
     pub(crate) title: String,
     pub(crate) kind: &'static str,
     pub(crate) tool: Option<String>,
-    /// MCP server, and name of its tool.
+    /// Name of the MCP server, and name of its tool.
     pub(crate) mcp: Option<(String, String)>,
     pub(crate) input: serde_json::Value,
     pub(crate) paths: Vec<PathBuf>,
@@ -97,24 +97,25 @@ impl RequestSubject {
     }
 }
 
-/// An action, and its path without links.
+/// An action of the client, and its path without links.
 pub(crate) type ClientActionAt<'a> = (&'a ClientAction, Option<&'a Path>);
 
 pub(crate) struct PermissionService {
-    /// Set once the session is open; MCP servers may ask earlier.
+    /// Id of the session. Not set until the session is open, although MCP servers may send requests earlier.
     session: OnceLock<Arc<str>>,
     policy: Arc<Policy>,
     roots: Vec<PathBuf>,
     files: ProtectedFiles,
-    /// Enforcement for the last command of the client, or the one determined when the session was opened.
+    /// Restrictions that the sandbox enforced for the client's last command, or those determined when the
+    /// session was opened.
     confined: Mutex<Confined>,
     decider: Option<Arc<dyn PermissionHandler>>,
     answer_timeout: Duration,
     notices: mpsc::Sender<PermissionNotice>,
     asked: AtomicU64,
     waiting: AtomicUsize,
-    /// Odd while a turn is active; even before the first turn, between turns, and after a cancellation. Each
-    /// turn has a new number, so that a request of one turn is not decided in the next.
+    /// Odd while a turn is active. Even before the first turn, between turns, and after a cancellation. Each
+    /// turn has a new number, so that a request of one turn is not allowed in the next.
     turn: AtomicU64,
     cancelled: Notify,
     pub(crate) pending_permissions: PendingPermissions,
@@ -150,12 +151,12 @@ impl PermissionService {
     }
 
     pub(crate) fn set_session(&self, id: &Arc<str>) {
-        // The id never changes.
+        // Fails only if the id is already set, and the id of a session never changes.
         let _ = self.session.set(Arc::clone(id));
     }
 
-    /// Sets the enforcement of the sandbox for the client's commands. Before this call, no enforcement is
-    /// assumed.
+    /// Sets the restrictions that the sandbox enforces for the client's commands. The default is no
+    /// restriction.
     pub(crate) fn set_confined(&self, confined: Confined) {
         *self.confined() = confined;
     }
@@ -192,17 +193,17 @@ impl PermissionService {
     }
 
     fn set_turn(&self, next: impl Fn(u64) -> u64) {
-        // The closure always returns a value.
+        // The update cannot fail, because the closure always returns `Some`.
         let _ = self.turn.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |turn| Some(next(turn)));
     }
 
-    /// Returns `true` if requests of this turn are refused, because it has ended or no turn was active.
+    /// Returns `true` if requests of the turn `turn` are refused, because the turn has ended or never began.
     fn is_over(&self, turn: TurnId) -> bool {
         turn.0.is_multiple_of(2) || turn != self.turn()
     }
 
-    /// Returns the directory in which relative paths start. `None` if it is on another machine, so that links
-    /// cannot be followed.
+    /// Returns the directory in which relative paths start. `None` if the directory is on another machine,
+    /// where links cannot be followed.
     pub(crate) fn local_root(&self) -> Option<&Path> {
         self.roots.first().map(PathBuf::as_path)
     }
@@ -211,8 +212,8 @@ impl PermissionService {
         &self.files
     }
 
-    /// Returns the decision of the policy. Considers the client's sandbox only if `runs_here`, that is, if
-    /// the action runs in the client.
+    /// Returns the decision of the policy on `action`. Considers the client's sandbox only if `runs_here` is
+    /// set, which means that the client performs the action.
     pub(crate) fn judge(&self, turn: TurnId, action: &Action, runs_here: bool) -> Decision {
         let confined = if runs_here { *self.confined() } else { Confined::default() };
         self.judge_in(turn, confined, action)
@@ -224,7 +225,7 @@ impl PermissionService {
         self.policy.decide(action, &context)
     }
 
-    /// Returns the reply to a request that needs no answer of a person.
+    /// Returns the reply to a request that no person needs to decide.
     pub(crate) fn reply_without_asking(&self, decision: &Decision) -> Option<(PermissionReply, DecidedBy)> {
         if decision.because == DecisionReason::Cancelling {
             return Some((PermissionReply::Cancel, DecidedBy::Cancelled));
@@ -242,7 +243,7 @@ impl PermissionService {
         lock(&self.confined)
     }
 
-    /// Settles a request by the decision of the policy, or by asking the handler.
+    /// Decides a request by the decision of the policy, or by asking the handler.
     pub(crate) async fn settle(
         &self,
         turn: TurnId,
@@ -280,14 +281,15 @@ impl PermissionService {
             return (PermissionReply::Reject, DecidedBy::Unreadable);
         }
         let may_allow = matches!(reply, PermissionReply::Allow | PermissionReply::Select(_));
-        // The answer covers only the files that the person was shown.
+        // If a link has changed meanwhile, the answer does not cover the action: the person was shown other
+        // files.
         if may_allow && self.follow(&subject).await != shown {
             return (PermissionReply::Reject, DecidedBy::Changed);
         }
         (reply, by)
     }
 
-    /// Adds the link targets of the paths to `action`; `None` if they cannot be followed.
+    /// Adds the link targets of the paths to `action`. Returns `None` if a path cannot be followed.
     async fn follow(&self, action: &Action) -> Option<Action> {
         let (here, files) = (self.local_root()?.to_owned(), self.files.clone());
         let mut action = action.clone();
@@ -295,8 +297,8 @@ impl PermissionService {
         self.files.look_up(following).await.ok()
     }
 
-    /// Adds the link targets of the paths to `action`, if they are on this machine. If a path cannot be
-    /// followed, the action also counts as an unknown kind.
+    /// Adds the link targets of the paths to `action`, if the paths are on this machine. If a path cannot be
+    /// followed, the kind of the action counts as unknown too.
     pub(crate) async fn followed(&self, action: Action) -> Action {
         if self.local_root().is_none() {
             return action;
@@ -360,7 +362,7 @@ impl PermissionService {
             approval: None,
             problem: None,
         };
-        // The user is not asked again for exactly the same action.
+        // The user may already have allowed exactly this action.
         let is_allowed = decision.verdict == Verdict::Ask
             && client_action.is_some_and(|(client_action, real)| self.allowed.consume(client_action, real));
         let (reply, by) = match is_allowed {
@@ -384,12 +386,12 @@ impl PermissionService {
     }
 
     pub(crate) async fn send_notice(&self, notice: PermissionNotice) {
-        // Before the session is open, there are no events.
+        // Fails before the session is open, when there is no stream of events yet.
         let _ = self.notices.send(notice).await;
     }
 }
 
-/// Returns the decision of the policy and the deciding authority, as JSON for events.
+/// Returns the decision of the policy, and who decided, as JSON for events.
 pub(crate) fn explained(decision: &Decision, by: DecidedBy) -> Json {
     Json::write(&serde_json::json!({
         "verdict": decision.verdict,
@@ -415,7 +417,7 @@ pub(crate) fn denied(decision: &Decision, by: DecidedBy) -> Denied {
     })
 }
 
-/// A request that is being decided. Dropping it before the decision is reported as an event.
+/// A request that is being decided. If it is dropped before a decision is reported, an event reports that.
 struct OpenRequest<'a> {
     permissions: &'a PermissionService,
     id: String,
@@ -424,7 +426,7 @@ struct OpenRequest<'a> {
 }
 
 impl<'a> OpenRequest<'a> {
-    /// Registers and reports the request.
+    /// Registers a request, and reports it as an event.
     async fn new(permissions: &'a PermissionService, about: &RequestSubject) -> Self {
         let id = permissions.next_request_id();
         permissions.pending_permissions.insert(&id);
@@ -434,7 +436,7 @@ impl<'a> OpenRequest<'a> {
         open
     }
 
-    /// Reports the decision. Returns `false` if the turn ended first.
+    /// Reports the decision as an event. Returns `false` if the turn has ended before.
     async fn decide(mut self, outcome: &str, decision: Json) -> bool {
         let resolved = PermissionResolved {
             request_id: self.id.clone(),
@@ -457,13 +459,13 @@ impl Drop for OpenRequest<'_> {
         if !self.requested {
             self.permissions.pending_permissions.mark_reported(&id);
         } else if !self.resolved {
-            // If the queue is full, it is reported at the end of the turn.
+            // If the queue is full, the session reports the request at the end of the turn.
             let _ = self.permissions.notices.try_send(PermissionNotice::GivenUp(id));
         }
     }
 }
 
-/// Counts a waiting request until it is dropped.
+/// Counts a request as waiting until the guard is dropped.
 struct WaitingGuard<'a>(&'a AtomicUsize);
 
 impl<'a> WaitingGuard<'a> {

@@ -16,7 +16,7 @@ use crate::usage::Usage;
 #[derive(Clone, Debug, Default)]
 pub struct RunRequest {
     pub input: Vec<Input>,
-    /// JSON Schema that the answer must follow.
+    /// JSON Schema for the answer.
     pub output_schema: Option<Value>,
     pub timeout: Option<Duration>,
 }
@@ -33,11 +33,11 @@ impl RunRequest {
 pub struct RunResult {
     pub status: Status,
     pub final_text: Option<Arc<str>>,
-    /// Answer in the requested JSON form, if it is valid.
+    /// The JSON value found in the answer, if it is valid under the schema.
     pub structured_output: Option<Value>,
-    /// Violations of the schema, one sentence each. Empty without violations, or without a schema.
+    /// Violations of the schema, one sentence each. Empty if there are none, or no schema was given.
     pub schema_problems: Vec<String>,
-    /// Number of prompts: two if the first answer violated the schema.
+    /// Number of prompts that were sent: two if the first answer violated the schema.
     pub prompts: u32,
     pub usage: Option<Usage>,
     pub stop_reason: Option<String>,
@@ -47,16 +47,16 @@ pub struct RunResult {
 /// The failure of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunError {
-    /// Stop reason, or kind of failure.
+    /// The stop reason, or the kind of failure.
     pub code: String,
     pub message: String,
     /// Failure of the model, if the agent reports one.
     pub fault: Option<Fault>,
-    /// Further data: the JSON-RPC error, or the agent's last output.
+    /// Further data about the failure: the JSON-RPC error, or the agent's last output.
     pub data: Option<Value>,
 }
 
-/// A run that has begun. It continues even if its events are not read, and after the handle is dropped.
+/// A run that has begun. The run continues even if its events are not read, and after the handle is dropped.
 pub struct RunHandle {
     pub(crate) run_id: Arc<str>,
     pub(crate) events: Events,
@@ -94,7 +94,7 @@ impl RunHandle {
     }
 }
 
-/// Waits for the result. Returns one even if the session was dropped.
+/// Waits for the result. If the session was dropped without a result, returns a failed one.
 pub(crate) async fn settled(result: oneshot::Receiver<RunResult>) -> RunResult {
     result.await.unwrap_or_else(|_| RunResult {
         status: Status::Error,
@@ -152,7 +152,7 @@ pub struct Canceller {
 impl Canceller {
     /// Asks the agent to stop.
     pub fn cancel(&self) {
-        // If the queue is full, it already contains a cancellation.
+        // A full queue already contains a cancellation.
         let _ = self.cancels.try_send(Arc::clone(&self.run_id));
     }
 }

@@ -27,7 +27,7 @@ use crate::message_loss::MessageLoss;
 use crate::peer_json;
 use crate::session::{self, Session};
 
-/// A running agent and its sessions. Dropping this ends the agent and its process tree.
+/// A running agent and its sessions. Dropping the runtime ends the agent and its process tree.
 #[derive(Debug)]
 pub struct Runtime {
     shared: Arc<Shared>,
@@ -40,7 +40,7 @@ pub(crate) struct Shared {
     pub(crate) peer: Peer,
     pub(crate) early_requests: Arc<EarlyRequests>,
     pub(crate) mcp: Hosted,
-    /// Sandbox support of this machine; set after the first probe.
+    /// Sandbox support of this machine. Empty until the first probe.
     support: Arc<OnceCell<Support>>,
     process: StdMutex<Option<Process>>,
 }
@@ -68,8 +68,8 @@ pub(crate) enum SessionStart {
 const MAX_LIST_PAGES: usize = 100;
 
 impl Runtime {
-    /// Starts and initializes `agent`. `offer` lists the capabilities to offer. Every request is still judged
-    /// by the policy of its session.
+    /// Starts and initializes `agent`. `offer` lists the client capabilities that the agent may use. Every
+    /// request of the agent is still judged by the policy of its session.
     ///
     /// # Errors
     /// Returns an error if the agent cannot be started, does not answer, or has no protocol version in
@@ -137,8 +137,8 @@ impl Runtime {
         session::begin(Arc::clone(&self.shared), config, SessionStart::Fork(id.to_owned())).await
     }
 
-    /// Lists the agent's sessions. With `cwd`, lists only those in this directory. The most recently used
-    /// come first if the agent reports times.
+    /// Lists the agent's sessions. With `cwd`, lists only sessions in this directory. Sorts the sessions by
+    /// last use, newest first, if the agent reports times.
     ///
     /// # Errors
     /// Returns an error if the agent cannot list sessions, and the errors of [`Runtime::open_session`].
@@ -199,7 +199,7 @@ impl Runtime {
     }
 }
 
-/// Handles a request without a session id.
+/// Handles a request of the agent that has no session id.
 fn other(mcp: &Hosted, peer: &Peer, request: Request) {
     let method = request.frame.method().unwrap_or_default();
     if Hosted::takes(&method) {
@@ -239,7 +239,7 @@ impl Shared {
         }
     }
 
-    /// Returns the sandbox support of this machine, once probed.
+    /// Returns the cell with the sandbox support of this machine. The cell is empty until the first probe.
     pub(crate) fn support(&self) -> Arc<OnceCell<Support>> {
         Arc::clone(&self.support)
     }
@@ -269,7 +269,8 @@ impl Shared {
         answer.and_then(read).map_err(|error| self.client_error(stage, error))
     }
 
-    /// Converts an error of a request. Lists the login methods if a login is required.
+    /// Converts the error of a request to the agent. If a login is required, the result lists the login
+    /// methods.
     pub(crate) fn client_error(&self, stage: Stage, error: CallError) -> ClientError {
         let problem = match error {
             error if wants_login(&error) => Problem::LoginNeeded(self.known.logins.clone()),
@@ -278,8 +279,8 @@ impl Shared {
         self.failed(stage, problem)
     }
 
-    /// Logs in by the first method that needs no user, because its environment variables are set. Returns
-    /// `true` if there is one.
+    /// Logs in by the first login method that needs no user, because its environment variables are set.
+    /// Returns `false` if there is no such method.
     pub(crate) async fn log_in(&self) -> Result<bool, ClientError> {
         let is_set = |how: &LoginKind| matches!(how, LoginKind::Environment { variables, missing } if missing.is_empty() && !variables.is_empty());
         let Some(login) = self.known.logins.iter().find(|login| is_set(&login.how)) else { return Ok(false) };
@@ -293,7 +294,8 @@ impl Shared {
         Ok(true)
     }
 
-    /// Returns the method that opens a session in this way. Fails if the agent does not support it.
+    /// Returns the protocol method that opens a session in the way of `start`. Fails if the agent does not
+    /// support the method.
     pub(crate) fn method(
         &self,
         beginning: &SessionStart,

@@ -54,7 +54,7 @@ pub(crate) enum Command {
     Close { reply: oneshot::Sender<()> },
 }
 
-/// One session with an agent. Dropping this closes the session after its active run: its terminals are ended,
+/// One session with an agent. Dropping the session closes it after its active run: its terminals are ended,
 /// and the agent is notified if it supports that.
 pub struct Session {
     id: Arc<str>,
@@ -88,8 +88,8 @@ impl Session {
         locked(&self.snapshot).clone()
     }
 
-    /// Returns the events outside of runs: unsolicited messages and replayed history. Returns `None` from the
-    /// second call on.
+    /// Returns the events outside of runs: unsolicited messages and replayed history. Only the first call
+    /// returns `Some`.
     pub fn events(&mut self) -> Option<Events> {
         self.events.take().map(|reader| Events { reader })
     }
@@ -107,7 +107,7 @@ impl Session {
 
     /// Cancels the active run, if any.
     pub fn cancel(&self) {
-        // If the queue is full, it already contains a cancellation.
+        // A full queue already contains a cancellation.
         let _ = self.cancels.try_send("".into());
     }
 
@@ -132,8 +132,8 @@ impl Session {
     /// # Errors
     /// See [`Session::set_model`].
     pub async fn set(&self, category: &str, wanted: &str) -> Result<(), Rejection> {
-        // The user's choice overrides low access. If the agent rejects it, the mode that low access selected
-        // is kept.
+        // The user's choice of a mode overrides the mode that low access selected. If the agent rejects the
+        // choice, the selected mode stays enforced.
         let guarded = (category == "mode").then(|| self.mode_guard.release()).flatten();
         let outcome = set::try_set(&self.shared, &self.id, &self.snapshot, category, wanted).await;
         if let Some(mode) = guarded.filter(|_| outcome.is_err()) {
@@ -145,7 +145,7 @@ impl Session {
     pub(crate) async fn report_rejection(&self, rejection: &Rejection) {
         let Rejection { option, value, reason } = rejection.clone();
         let (told, telling) = oneshot::channel();
-        // The session may have ended.
+        // The task of the session may have ended, so sending may fail.
         if self.commands.send(Command::Rejected { option, value, reason, told }).await.is_ok() {
             let _ = telling.await;
         }

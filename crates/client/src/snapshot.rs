@@ -12,14 +12,14 @@ use serde_json::Value;
 pub struct Snapshot {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
-    /// Slash commands with which a prompt may begin.
+    /// Slash commands that a prompt may begin with.
     pub commands: Vec<Command>,
-    /// Options (current form).
+    /// Options (current form of settings).
     pub options: Vec<ConfigOption>,
-    /// Modes (older form).
+    /// Modes (older form of settings).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub modes: Option<Selection>,
-    /// Models (older form).
+    /// Models (older form of settings).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub models: Option<Selection>,
 }
@@ -30,7 +30,7 @@ pub struct Command {
     /// Name without the slash.
     pub name: String,
     pub description: String,
-    /// Hint for the text after the command.
+    /// Hint about the text that follows the command.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
 }
@@ -48,14 +48,14 @@ pub struct ConfigOption {
     pub values: Vec<OptionValue>,
 }
 
-/// A selection.
+/// A setting in the older form: the current value and the possible values.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Selection {
     pub current: String,
     pub available: Vec<OptionValue>,
 }
 
-/// A possible value.
+/// A possible value of a setting.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct OptionValue {
     pub id: String,
@@ -65,12 +65,12 @@ pub struct OptionValue {
 }
 
 impl Snapshot {
-    /// Reads the answer that opens a session.
+    /// Reads the state of the session from the answer that opens the session.
     pub(crate) fn opened(&mut self, answer: &Value) {
         if let Some(options) = answer.get("configOptions") {
             self.options = options_of(options);
         }
-        // Version 2 sends the commands in the answer.
+        // In version 2, the answer contains the commands.
         if let Some(known) = answer.get("availableCommands").filter(|known| known.is_array()) {
             self.commands = commands(known);
         }
@@ -89,7 +89,7 @@ impl Snapshot {
             Some("config_option_update") => self.options = options_of(&update["configOptions"]),
             Some("current_mode_update") => {
                 let Some(mode) = text(update, "currentModeId") else { return true };
-                // Some agents have the mode in both forms, but update only one.
+                // Some agents have the mode in both forms of settings, but update only one.
                 let id = self.option("mode").map(|option| option.id.clone());
                 if let Some(option) = self.options.iter_mut().find(|option| Some(&option.id) == id.as_ref()) {
                     option.current = mode.clone().into();
@@ -112,7 +112,7 @@ impl Snapshot {
     #[must_use]
     pub fn option(&self, category: &str) -> Option<&ConfigOption> {
         let is = |option: &&ConfigOption| option.category.as_deref() == Some(category);
-        // Agents without categories are matched by the option's name.
+        // If the agent reports no categories, the option's name is compared.
         self.options
             .iter()
             .find(is)
@@ -121,7 +121,7 @@ impl Snapshot {
 }
 
 impl ConfigOption {
-    /// Returns the value with this id, or with this name in any case.
+    /// Returns the value with the id `wanted`, or with that name in any case.
     #[must_use]
     pub fn value(&self, wanted: &str) -> Option<&OptionValue> {
         find(&self.values, wanted)
@@ -129,7 +129,7 @@ impl ConfigOption {
 }
 
 impl Selection {
-    /// Returns the choice with this id, or with this name in any case.
+    /// Returns the value with the id `wanted`, or with that name in any case.
     #[must_use]
     pub fn find(&self, wanted: &str) -> Option<&OptionValue> {
         find(&self.available, wanted)
@@ -176,11 +176,11 @@ fn choices(value: &Value, current: &str, available: &str, id: &str) -> Selection
 
 fn options_of(value: &Value) -> Vec<ConfigOption> {
     let option = |value: &Value| {
-        // Version 2 calls the id `configId`.
+        // In version 2, the id is called `configId`.
         let id = text(value, "id").or_else(|| text(value, "configId"))?;
         let mut values = Vec::new();
         for entry in value.get("options").map_or(&[][..], list) {
-            // A group contains further values.
+            // An entry with `options` is a group of values.
             match entry.get("options") {
                 Some(inner) => values.extend(list(inner).iter().filter_map(|value| choice(value, "value"))),
                 None => values.extend(choice(entry, "value")),

@@ -1,8 +1,8 @@
 //! Requests and reads answers that follow a JSON Schema.
 //!
-//! The protocol has no support for this. So the schema becomes part of the prompt, and the value is searched
-//! for in the answer. Models answer best with an object: for any other schema, the value is requested as the
-//! member `value` of an object. The value is always validated against the given schema.
+//! The protocol has no support for JSON Schema, so the schema becomes part of the prompt, and the value is
+//! searched for in the answer. Models answer best with an object: for any other schema, the value is
+//! requested as the member `value` of an object. The value is always validated against the given schema.
 
 mod find;
 
@@ -10,7 +10,7 @@ use jsonschema::Validator;
 use jsonschema::error::ValidationErrorKind;
 use serde_json::{Map, Value, json};
 
-/// Member that contains the value if it is not an object.
+/// Member of the requested object that contains a value that is not an object.
 const MEMBER: &str = "value";
 
 /// Maximum number of problems to report. Fixing the first few usually fixes the rest.
@@ -40,9 +40,9 @@ pub(crate) enum SchemaError {
 
 #[derive(Debug)]
 pub(crate) struct AnswerSchema {
-    /// Schema that the model sees.
+    /// Schema that the model is shown.
     shown: Value,
-    /// `true` if the shown schema wraps the given schema.
+    /// `true` if the schema shown to the model wraps the given schema in an object.
     wrapped: bool,
     validator: Validator,
 }
@@ -84,10 +84,10 @@ impl AnswerSchema {
         )
     }
 
-    /// Returns the value in `text`, the last message of a turn.
+    /// Finds and validates the JSON value in `text`, the last message of a turn.
     ///
     /// # Errors
-    /// Problems, as sentences for the model.
+    /// Returns the problems, as sentences for the model.
     pub(crate) fn read(&self, text: &str) -> Result<Value, Vec<String>> {
         let Some(found) = find::last(text, self.wrapped) else {
             return Err(vec!["there is no JSON object in the message".to_owned()]);
@@ -99,7 +99,7 @@ impl AnswerSchema {
         Err(readings.first().map_or_else(Vec::new, |value| self.problems(value, &found)))
     }
 
-    /// Returns the prompt that follows an answer with these problems.
+    /// Returns the prompt that asks for a corrected answer.
     pub(crate) fn repair(&self, problems: &[String]) -> String {
         let mut prompt = String::from("Your last message does not have the requested form:\n\n");
         for problem in problems {
@@ -112,8 +112,8 @@ impl AnswerSchema {
         prompt
     }
 
-    /// Returns the possible meanings of `found`, the most likely first. Models tend to add a wrapper, or to
-    /// omit the requested one.
+    /// Returns the values that `found` may stand for, the most likely first. Models tend to add a wrapper
+    /// object, or to omit the requested one.
     fn readings<'v>(&self, found: &'v Value) -> Vec<&'v Value> {
         let Value::Object(members) = found else { return vec![found] };
         let inner = if self.wrapped { members.get(MEMBER) } else { None };
@@ -122,7 +122,7 @@ impl AnswerSchema {
     }
 
     fn problems(&self, value: &Value, found: &Value) -> Vec<String> {
-        // Positions must refer to the model's own answer, not to the unwrapped value.
+        // Positions in problems must refer to the model's own answer, including its wrapper object.
         let outer = if std::ptr::eq(value, found) { String::new() } else { format!("/{MEMBER}") };
         let tell = |error: jsonschema::ValidationError<'_>| {
             let place = format!("{outer}{}", error.instance_path());
@@ -154,7 +154,7 @@ fn is_object(schema: &Value) -> bool {
 }
 
 /// Returns the schema of an object with `schema` as its member. Definitions move to the root, because
-/// references point there.
+/// references to them start there.
 fn wrap(schema: &Value) -> Value {
     let mut root = Map::new();
     let mut inner = schema.clone();

@@ -10,11 +10,11 @@ pub(crate) struct Turn {
     /// Id of the prompt request.
     pub(crate) prompt: u64,
     answered: bool,
-    /// `true` once the prompt is part of the session (version 2).
+    /// `true` once the agent has reported that the prompt is part of the session (version 2).
     inserted: bool,
-    /// `true` once the agent was seen working on the prompt (version 2).
+    /// `true` once the agent has reported that it works on the prompt (version 2).
     worked: bool,
-    /// Stop reason, if the turn ended before the answer to the prompt (version 2).
+    /// Stop reason of a turn that ended before the prompt was answered (version 2).
     end: Option<Option<StopReason>>,
 }
 
@@ -30,7 +30,7 @@ impl Turn {
         self.answered = true;
         match self.version {
             Version::V1 => Some(reason),
-            // The turn may have ended before the answer.
+            // In version 2, the turn may end before the prompt is answered.
             Version::V2 => self.end.take(),
         }
     }
@@ -43,8 +43,8 @@ impl Turn {
         self.worked = true;
     }
 
-    /// Records that the agent is idle. This ends the turn only if the turn has begun. Otherwise it is an
-    /// earlier state of the session.
+    /// Records that the agent is idle. Ends the turn only if the agent has begun to work on it: an idle state
+    /// may also be left from before the turn.
     pub(crate) fn idle(&mut self, reason: Option<StopReason>) -> Option<Option<StopReason>> {
         if self.version == Version::V1 {
             return None;
@@ -64,8 +64,8 @@ impl Turn {
 mod tests {
     use super::*;
 
-    /// Plays steps: `a`nswered, i`n`serted, `w`orking, `i`dle, `s`topped (idle with a reason). Returns the
-    /// step that ended the turn.
+    /// Plays the steps of a turn: `a`nswered, i`n`serted, `w`orking, `i`dle, `s`topped (idle with a reason).
+    /// Returns the index of the step that ended the turn.
     fn over_after(version: Version, steps: &str) -> Option<usize> {
         let mut turn = Turn::new(version, 1);
         steps.chars().position(|step| {
@@ -98,11 +98,11 @@ mod tests {
             (Version::V2, "awi", Some(2)),
             (Version::V2, "naws", Some(3)),
             (Version::V2, "as", Some(1)),
-            // An idle state from before the turn.
+            // The idle state is from before the turn.
             (Version::V2, "ia", None),
             (Version::V2, "ai", None),
             (Version::V2, "s", None),
-            // The turn ends before the answer.
+            // The turn ends before the prompt is answered.
             (Version::V2, "wia", Some(2)),
             (Version::V2, "nsa", Some(2)),
         ] {

@@ -45,26 +45,26 @@ pub struct Usage {
     pub cost_usd: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
-    /// Last reports of the agent: `usage` at the end of the turn, and `usage_update` and `_meta.usage` during
-    /// it.
+    /// The agent's last reports about the turn: `usage` at its end, and `usage_update` and `_meta.usage`
+    /// during the turn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub raw: Option<Value>,
 }
 
-/// Scope of the reports at the end of a turn.
+/// Scope of the usage report at the end of a turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum UsageScope {
-    /// Detected by the name of the agent and by its reports.
+    /// The scope is detected by the name of the agent and by its reports.
     #[default]
     Detect,
-    /// All turns so far, as the protocol says.
+    /// A report covers all turns of the session so far, as the protocol says.
     Session,
-    /// This turn alone, as some agents do.
+    /// A report covers only one turn, as in some agents.
     Turn,
 }
 
 impl UsageScope {
-    /// Returns `self`; for `Detect`, the known behavior of agents named `name` in `initialize`.
+    /// Returns `self`. For `Detect`, returns the known scope of agents that report `name` in `initialize`.
     pub(crate) fn or_known(self, name: &str) -> Self {
         if self != Self::Detect {
             return self;
@@ -93,12 +93,12 @@ pub(crate) struct Meter {
     begun: bool,
     context: Option<u64>,
     context_before: Option<u64>,
-    /// Number of reports that equal the previous one.
+    /// Number of reports in a row that equal the previous report.
     repeats: u32,
     end: Option<Value>,
     update: Option<Value>,
     call: Option<Value>,
-    /// Sum over the model calls of this turn.
+    /// Sum of the reports about single model calls of this turn.
     calls: Counters,
 }
 
@@ -107,8 +107,8 @@ impl Meter {
         Self { usage_scope, ..Self::default() }
     }
 
-    /// Begins a turn. Reports from before the first turn are the history of a resumed session. They do not
-    /// count for this turn, and session totals are counted from there.
+    /// Begins a turn. Reports from before the first turn belong to the history of a resumed session: they do
+    /// not count for this turn, and session totals are counted from there.
     pub(crate) fn begin(&mut self) {
         if !std::mem::replace(&mut self.begun, true) {
             let end = self.end.take();
@@ -120,6 +120,9 @@ impl Meter {
     }
 
     /// Records a `usage_update`: the context size, and the cost so far.
+    ///
+    /// Before the first turn, the update is the previous state of a resumed session. Between turns, it is a
+    /// late report of the previous turn and counts for the next turn, so that the sum stays right.
     ///
     /// Before the first turn, it is the previous state of a resumed session. Between turns, it is a late
     /// report of the previous turn and counts for the next one, so that the sum stays right.
@@ -141,8 +144,8 @@ impl Meter {
         }
     }
 
-    /// Records the usage of one model call, which is all that some agents report. A report at the end of the
-    /// turn takes precedence.
+    /// Records the usage of one model call. Some agents report nothing else. A report at the end of the turn
+    /// takes precedence.
     pub(crate) fn call(&mut self, usage: &Value) {
         let Value::Object(fields) = usage else { return };
         self.calls = self.calls.plus(&Counters::read(fields));
@@ -155,7 +158,7 @@ impl Meter {
         }
     }
 
-    /// Ends a prompt that another prompt follows in the same turn.
+    /// Ends a prompt that is followed by another prompt in the same turn.
     pub(crate) fn next_prompt(&mut self) {
         if let Some(end) = self.end.take() {
             self.count(&end);
@@ -187,19 +190,20 @@ impl Meter {
         if *now == self.before {
             self.repeats += 1;
             let is_grown = self.update.is_some() && self.context != self.context_before;
-            // The second prompt of a turn was certainly answered by the model.
+            // The second prompt of a turn was certainly answered by the model, so an unchanged report cannot
+            // be a total.
             return is_grown || self.call.is_some() || self.turn.is_some() || self.repeats > 1;
         }
         let took_too_little = || {
             let (now, before) = (now.total?, self.before.total?);
-            // If the agent reports its total as the context, the comparison proves nothing.
+            // Some agents report their total as the context size. The comparison then proves nothing.
             let context = self.update.as_ref().and(self.context).filter(|context| *context != now)?;
             Some(now.saturating_sub(before) < context)
         };
         now.is_below(&self.before) || took_too_little() == Some(true)
     }
 
-    /// Ends the turn, which took `duration`. Returns `None` if the agent reported nothing.
+    /// Ends the turn, which took `duration`. Returns `None` if the agent reported no usage.
     pub(crate) fn finish(&mut self, duration: Duration) -> Option<Usage> {
         let end = self.end.take();
         if let Some(end) = &end {
@@ -285,7 +289,7 @@ impl Counters {
         }
     }
 
-    /// Returns the difference to `before`. If one counter is lower, all were reset.
+    /// Returns the difference of the counters to `before`. If one counter is lower, all counters were reset.
     fn since(&self, before: &Self) -> Self {
         if self.is_below(before) {
             return self.clone();
@@ -315,7 +319,7 @@ impl Counters {
         let (mut input, mut output) = (self.input, self.output);
         let caches = self.cache_read.unwrap_or(0).saturating_add(self.cache_write.unwrap_or(0));
         let thought = self.thought.unwrap_or(0);
-        // If the total exceeds input and output, the agent counts the rest separately.
+        // If the total exceeds the sum of input and output, the agent counts further tokens separately.
         let told = input.unwrap_or(0).saturating_add(output.unwrap_or(0));
         let mut spare = self.total.unwrap_or(0).saturating_sub(told);
         let only_thought = spare == thought && spare != caches;
@@ -350,19 +354,20 @@ impl Cost {
         Some(Self { amount, currency: cost.get("currency")?.as_str()?.to_ascii_uppercase() })
     }
 
-    /// Returns the dollars since `before`. A different currency or a lower cost starts at zero.
+    /// Returns the dollars spent since `before`. If the currency differs or the cost is lower, counts from
+    /// zero.
     fn since(&self, before: Option<&Self>) -> Option<f64> {
         if self.currency != "USD" {
             return None;
         }
         let base = before.filter(|before| before.currency == self.currency && before.amount <= self.amount);
         let spent = self.amount - base.map_or(0.0, |before| before.amount);
-        // Rounds, because differences of decimal amounts are inexact.
+        // The difference is rounded, because decimal amounts are inexact in binary.
         Some((spent * 1e9).round() / 1e9)
     }
 }
 
-/// Returns the first count under one of `names`.
+/// Returns the number in the first existing field of `names`.
 fn number(fields: &Map<String, Value>, names: &[&str]) -> Option<u64> {
     names.iter().find_map(|name| {
         let value = fields.get(*name)?;

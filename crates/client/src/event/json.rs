@@ -83,7 +83,7 @@ impl Json {
         }
     }
 
-    /// Serializes `value`; `null` if that fails.
+    /// Serializes `value`. Returns `null` if serialization fails.
     pub(crate) fn write(value: &impl Serialize) -> Self {
         Self(serde_json::to_string(value).unwrap_or_else(|_| "null".to_owned()).into())
     }
@@ -127,7 +127,8 @@ impl Serialize for Json {
     }
 }
 
-/// Requires JSON text as its source. Like [`RawValue`], it does not work inside content buffered by serde.
+/// Requires JSON text as the input of the deserializer. Like [`RawValue`], `Json` cannot be read from content
+/// that serde has buffered.
 impl<'de> Deserialize<'de> for Json {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         Box::<RawValue>::deserialize(deserializer).map(|text| Self::from(&*text))

@@ -12,18 +12,18 @@ use super::{Json, is_false};
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "type", rename_all_fields = "camelCase")]
 pub enum Payload {
-    /// An update without its own event type, as written by the agent.
+    /// An update that has no event type of its own, as written by the agent.
     #[serde(rename = "session.update")]
     Update {
         update: Json,
         /// `true` if the update is a replay of the session's history.
         #[serde(skip_serializing_if = "is_false")]
         replay: bool,
-        /// Reason why the update could not be read as its type.
+        /// Reason why the update could not be parsed as its type.
         #[serde(skip_serializing_if = "Option::is_none")]
         problem: Option<String>,
     },
-    /// The agent replaced a message: its earlier text is no longer valid.
+    /// The agent replaced the text of a message. Deltas of the earlier text are no longer valid.
     #[serde(rename = "message.replaced")]
     MessageReplaced { role: Role, message_id: Arc<str>, text: Arc<str> },
     #[serde(rename = "permission.requested")]
@@ -35,7 +35,7 @@ pub enum Payload {
     /// A notification other than an update.
     #[serde(rename = "notification")]
     Notification { method: String, params: Json },
-    /// Any other named event.
+    /// Another event of the client, identified by `name`.
     #[serde(rename = "other")]
     Other { name: String, data: Json },
 }
@@ -59,7 +59,7 @@ pub struct PermissionRequested {
     pub call_id: Option<Arc<str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_name: Option<String>,
-    /// Hosted MCP server that provides the tool.
+    /// Name of the MCP server that provides the tool, if the client hosts that server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -81,10 +81,11 @@ pub struct PermissionRequested {
     pub command: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
-    /// Other members of the subject that contains the command, such as arguments and variables: an object.
+    /// Other members of the object that contains the command, such as arguments and variables, as a JSON
+    /// object.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub beside_command: Option<Json>,
-    /// Members outside the protocol, which are judged as well: a list of objects.
+    /// Members that the protocol does not define, as a list of objects. The policy judges them too.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unknown: Option<Json>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -104,7 +105,7 @@ pub struct PermissionResolved {
     pub request_id: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub call_id: Option<Arc<str>>,
-    /// `selected`, `cancelled` or another outcome.
+    /// Outcome of the request, such as `selected` or `cancelled`.
     pub outcome: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub option_id: Option<String>,
@@ -139,7 +140,7 @@ impl Payload {
 }
 
 impl<'de> Deserialize<'de> for Payload {
-    /// Like the derived implementation, which cannot read raw JSON members.
+    /// The derived implementation cannot read members that are raw JSON.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         struct Tag {

@@ -54,7 +54,7 @@ impl Serialize for RuntimeEvent {
     }
 }
 
-/// Writes a member unless it is `None`.
+/// Writes the member `key`, unless the value is `None`.
 fn entry<M: SerializeMap, T: Serialize>(map: &mut M, key: &str, value: Option<T>) -> Result<(), M::Error> {
     value.map_or(Ok(()), |value| map.serialize_entry(key, &value))
 }
@@ -68,7 +68,7 @@ struct Members<'a> {
     session_id: Option<Arc<str>>,
     provider: Option<Arc<str>>,
     text_delta: Option<String>,
-    /// Either an object or a string.
+    /// A message object, or the text of an error.
     #[serde(borrow)]
     message: Option<&'a RawValue>,
     call_id: Option<Arc<str>>,
@@ -85,7 +85,7 @@ struct Members<'a> {
 }
 
 impl<'de> Deserialize<'de> for RuntimeEvent {
-    /// Works on JSON text only.
+    /// Requires JSON text as the input of the deserializer.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = Box::<RawValue>::deserialize(deserializer)?;
         read(text.get()).map_err(D::Error::custom)

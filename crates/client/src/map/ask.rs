@@ -26,45 +26,48 @@ pub struct OfferedOption {
     pub name: String,
 }
 
-/// A further tool call of a request.
+/// A tool call of a permission request, other than its first.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OtherCall {
     pub call: Call,
-    /// See [`ReadRequest::mcp`].
+    /// MCP server and tool of the call; see [`ReadRequest::mcp`].
     pub mcp: Option<(String, String)>,
 }
 
-/// A permission request, as far as it could be read. Decisions use only these fields.
+/// A permission request, as far as it could be parsed. Decisions use only these fields.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ReadRequest {
     /// The tool call as the agent has reported it so far. Its id is empty if the request has no call.
     pub call: Call,
     pub title: Option<String>,
     pub description: Option<String>,
-    /// Further tool calls of the same request. The agent may mean any of them, so all are judged.
+    /// Further tool calls of the same request. The agent may mean any of these calls, so the policy judges
+    /// all.
     pub other_calls: Vec<OtherCall>,
     /// Command line, if the request contains one (v2).
     pub command: Option<String>,
     pub cwd: Option<String>,
-    /// Other members of the subject that contains the command, such as arguments. They belong to the command.
+    /// Other members of the object that contains the command, such as arguments. The policy judges them with
+    /// the command.
     pub beside_command: Option<Json>,
-    /// Members outside the protocol: of the request, of its tool calls, and of a subject without a command.
-    /// The agent may mean any of them, so all are judged.
+    /// Members of the request, of its tool calls, and of a subject without a command that the protocol does
+    /// not define. The agent may mean any of them, so the policy judges all.
     pub unknown: Vec<Json>,
     /// Offered options. Unreadable options are omitted.
     pub options: Vec<OfferedOption>,
-    /// Hosted MCP server and tool that the request is about.
+    /// MCP server and tool that the request is about, if the client hosts the server.
     pub mcp: Option<(String, String)>,
-    /// Approval that a governance requires, if a gate in front of the agent requests it.
+    /// Approval that the request asks for, if it comes from a governance gate in front of the agent.
     pub approval: Option<Approval>,
-    /// Reason why the request could not be read completely or unambiguously. Its subject is then unknown.
+    /// Reason why the request could not be read completely or unambiguously. If set, the requested action is
+    /// unknown.
     pub problem: Option<String>,
-    /// `true` if the request contains only a title, which version 2 permits.
+    /// `true` if the request contains only a title. Version 2 permits such a request.
     pub is_bare: bool,
 }
 
 impl ReadRequest {
-    /// Returns the command of the request in the form of a tool input.
+    /// Returns the command of the request as the input of a tool call.
     pub(crate) fn command_input(&self) -> Option<Value> {
         let command = self.command.as_ref()?;
         let mut input = match self.beside_command.as_ref().map(Json::value) {
@@ -80,13 +83,13 @@ impl ReadRequest {
         std::iter::once(&self.call).chain(self.other_calls.iter().map(|other| &other.call))
     }
 
-    /// Returns the reason why the request cannot be judged.
+    /// Returns the reason why the policy cannot judge the request.
     fn reason_unjudged(&self) -> Option<String> {
         self.problem.clone().or_else(|| self.is_bare.then(|| NO_SUBJECT.to_owned()))
     }
 }
 
-/// A request of either version. Each member is read separately.
+/// A permission request of version 1 or 2. Each member is parsed separately.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Request<'a> {
@@ -102,14 +105,14 @@ struct Request<'a> {
     options: Option<&'a RawValue>,
     #[serde(borrow, rename = "_meta")]
     meta: Option<&'a RawValue>,
-    /// Text of an elicitation.
+    /// Text of an elicitation request.
     #[serde(borrow)]
     message: Option<&'a RawValue>,
     #[serde(borrow)]
     tool_call_id: Option<&'a RawValue>,
 }
 
-/// Known members of a request, of its tool call and of a subject.
+/// Members that the protocol defines for a request, its tool call or its subject. Others are unknown.
 const REQUEST_MEMBERS: &[&str] =
     &["sessionId", "title", "description", "toolCall", "toolCallId", "subject", "options", "_meta"];
 const CALL_MEMBERS: &[&str] = &[
@@ -126,7 +129,7 @@ const CALL_MEMBERS: &[&str] = &[
 ];
 const SUBJECT_MEMBERS: &[&str] = &["type", "toolCall", "toolCallId", "terminalId", "command", "cwd", "_meta"];
 
-/// Members of an object, as written.
+/// Members of a JSON object, with their values as written.
 type Members<'a> = BTreeMap<Cow<'a, str>, &'a RawValue>;
 
 /// Returns the members of the object `text` that are neither `known` nor null.
@@ -136,7 +139,8 @@ fn other_members<'a>(text: &'a str, known: &[&str]) -> Members<'a> {
     members
 }
 
-/// Returns `true` if `value` is the capabilities object of a version 2 tool call, without other members.
+/// Returns `true` if `value` is the `capabilities` object of a version 2 tool call and has no unknown
+/// members.
 fn is_capabilities(value: &RawValue) -> bool {
     let has_only_meta = |value: &RawValue| {
         object::<Members<'_>>(value.get()).is_ok_and(|all| all.keys().all(|key| key == "_meta"))
@@ -179,7 +183,8 @@ struct Subject<'a> {
 }
 
 impl Subject<'_> {
-    /// Returns the reason why the subject is unknown. The members of an unknown type may have any meaning.
+    /// Returns the reason why the requested action is unknown: the members of an unknown type may mean
+    /// anything.
     fn problem(&self) -> Option<String> {
         match &*self.r#type {
             "tool_call" if self.tool_call.is_some() => None,
@@ -214,7 +219,7 @@ impl Mapper {
         for other in &mut asked.other_calls {
             other.mcp = self.hosted_tool_of(&other.call);
         }
-        // A command in the request is not a call of the tool that the request names.
+        // The MCP tool is ignored if the request has a command, because the command is another action.
         let mcp = asked.mcp.as_ref().filter(|_| asked.command.is_none());
         let told = |id: &str| (!id.is_empty()).then(|| Arc::from(id));
         let call = &asked.call;
@@ -245,17 +250,18 @@ impl Mapper {
         asked
     }
 
-    /// Returns the hosted MCP server and tool of `call`. `None` if its names disagree.
+    /// Returns the MCP server and tool of `call`, if the client hosts the server. `None` if the names in the
+    /// call disagree.
     fn hosted_tool_of(&self, call: &Call) -> Option<(String, String)> {
         call.sole_name().and_then(|name| self.hosted_tool(name))
     }
 
-    /// Returns the hosted MCP server and tool for `name`. Agents write `SERVER__TOOL`, some with the prefix
-    /// `mcp__`. `None` if the name is ambiguous.
+    /// Returns the hosted MCP server and the tool that `name` means. Agents write `SERVER__TOOL`, some with
+    /// the prefix `mcp__`. `None` if `name` is ambiguous.
     fn hosted_tool(&self, name: &str) -> Option<(String, String)> {
         let name = name.strip_prefix("mcp__").unwrap_or(name);
         let mut found = self.servers.iter().filter_map(|server| {
-            // Models accept only these characters in names.
+            // Models accept only these characters in tool names.
             let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
             let plain = server.replace(|c: char| !is_plain(c), "_");
             let rest = name.strip_prefix(server.as_str()).or_else(|| name.strip_prefix(&plain))?;
@@ -283,7 +289,7 @@ impl Mapper {
         emit: &mut Emit<'_>,
     ) -> (ReadRequest, Option<Json>) {
         let mut asked = ReadRequest::default();
-        // With too many values, unknown members are not listed, because the request cannot be judged by them.
+        // A request with too many values cannot be judged anyway, so its unknown members are not listed.
         let has_too_many_values = peer_json::has_too_many_values(params.as_bytes());
         let other_members = |text: &'a str, known: &[&str]| match has_too_many_values {
             true => Members::default(),
@@ -313,7 +319,7 @@ impl Mapper {
         if request.subject.is_some() && asked.problem.is_none() {
             asked.problem = subject.problem();
         }
-        // Every member of a subject counts, even if its type does not define it.
+        // The command counts even if the type of the subject does not define a command.
         asked.command = subject.command.map(Cow::into_owned);
         asked.cwd = subject.cwd.map(Cow::into_owned);
         let mut unknown = vec![other_members(params, REQUEST_MEMBERS)];
@@ -376,18 +382,19 @@ impl Mapper {
         Ok(patch)
     }
 
-    /// Returns a known call with the additions of the request. Does not store the additions.
+    /// Returns the known call merged with the fields of the request. The merged call is not stored.
     fn known_with(&self, patch: Patch<'_>) -> Call {
         let mut call = self.calls.get(patch.id()).cloned().unwrap_or_else(|| Call::new(patch.id()));
         patch.merge(&mut call, self.version, usize::MAX);
         call
     }
 
-    /// Merges the additions of the request into its call, and returns the call.
+    /// Merges the fields of the request into the stored call, and returns the call.
     fn ask_for(&mut self, patch: Patch<'_>, emit: &mut Emit<'_>) -> Call {
         let id: Arc<str> = patch.id().into();
         if self.calls.is_completed(&id, false) {
-            // The call has completed, or the agent reuses ids: only the request itself is known.
+            // The stored call with this id has completed, perhaps because the agent reuses ids. Only the
+            // fields of the request describe the new call.
             let mut call = Call::new(&id);
             patch.merge(&mut call, self.version, usize::MAX);
             return call;

@@ -15,7 +15,7 @@ use super::read::{Fields, Object, Problem, head, list, string_or_null};
 use crate::event::{Json, ToolOutput};
 use crate::peer_json;
 
-/// Maximum number of bytes kept of the content of one call, and of its output.
+/// Maximum number of bytes kept of one call's content, and of one call's output.
 const MAX_CONTENT_BYTES: usize = 4 << 20;
 /// Maximum number of bytes kept of a title or a name.
 const MAX_LABEL_BYTES: usize = 16 << 10;
@@ -39,7 +39,6 @@ pub struct Call {
     pub(super) stage: Stage,
 }
 
-/// Parts of a call that were too large to keep.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Lost {
     input: bool,
@@ -48,15 +47,13 @@ struct Lost {
     content: bool,
 }
 
-/// Events of a call that were emitted so far.
+/// Events of a tool call that were already emitted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// No event.
     #[default]
     New,
-    /// `tool.call`.
     Announced,
-    /// No event, because the call began before the run and is not part of it.
+    /// The call began before the run and is not part of it, so it gets no events.
     Foreign,
 }
 
@@ -72,12 +69,12 @@ impl Call {
         Self { id: id.into(), ..Self::default() }
     }
 
-    /// Returns the name of the tool for programs, if the agent reports it. Never returns a title.
+    /// Returns the tool's own name, if the agent reports one. The title of the call never counts as a name.
     pub fn own_name(&self) -> Option<&str> {
         self.names().next()
     }
 
-    /// Returns all names of the tool that the agent reports. Never returns a title.
+    /// Returns all names of the tool that the agent reports. The title of the call never counts as a name.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.name.iter().chain(&self.known_as).map(String::as_str)
     }
@@ -112,14 +109,15 @@ impl Call {
         self.lost.input || self.lost.locations || self.lost.content
     }
 
-    /// Returns `true` if one part, or all content blocks together, have more values than a peer may send.
+    /// Returns `true` if a part of the call, or all its content blocks together, have more JSON values than a
+    /// peer may send.
     pub(crate) fn has_too_many_values(&self) -> bool {
         let parts = [&self.raw_input, &self.locations];
         parts.into_iter().flatten().any(Json::has_too_many_values)
             || self.readable_content().len() < self.content.len()
     }
 
-    /// Returns the first content blocks that stay within the limit of values.
+    /// Returns the leading content blocks that together stay within the limit of JSON values.
     fn readable_content(&self) -> &[Json] {
         let mut left = Some(MAX_PEER_VALUES);
         let fits = |block: &&Json| {
@@ -157,33 +155,33 @@ impl Call {
         &self.content
     }
 
-    /// Returns `true` if the agent has reported the input. For a command, the input must contain more than
-    /// its context, because some agents send the context first.
+    /// Returns `true` if the agent has reported the input. For a command, the input must contain more than a
+    /// directory and settings, because some agents send those first.
     pub(super) fn has_input(&self) -> bool {
         let runs = self.kind.as_deref() == Some("execute");
         let says_nothing = |input: &Json| input.is_empty() || runs && only_surrounds(input.text());
         self.lost.input || self.raw_input.as_ref().is_some_and(|input| !says_nothing(input))
     }
 
-    /// Returns the input; `{}` if the agent has not reported it.
+    /// Returns the input of the call; `{}` if the agent has not reported it.
     pub(super) fn input(&self) -> Json {
         self.raw_input.clone().filter(|input| !input.is_empty()).unwrap_or_else(Json::nothing)
     }
 
-    /// Returns the paths of its locations.
+    /// Returns the paths of the call's locations.
     pub fn paths(&self) -> Vec<String> {
         #[derive(Deserialize)]
         struct Location {
             path: String,
         }
         let Some(locations) = &self.locations else { return Vec::new() };
-        // One unreadable location must not discard the others.
+        // Each location is parsed separately, so that an unreadable one does not discard the others.
         let each: Vec<Json> = peer_json::read(locations.text().as_bytes()).unwrap_or_default();
         let path = |location: &Json| serde_json::from_str::<Object<Location>>(location.text()).ok();
         each.iter().filter_map(path).map(|Object(Location { path })| path).collect()
     }
 
-    /// Returns the locations as written by the agent.
+    /// Returns the call's locations as written by the agent.
     pub(crate) fn location_values(&self) -> Vec<serde_json::Value> {
         let read = |locations: &Json| peer_json::read(locations.text().as_bytes()).unwrap_or_default();
         self.locations.as_ref().map(read).unwrap_or_default()
@@ -221,7 +219,8 @@ impl Call {
     pub(super) fn append(&mut self, item: &RawValue, room: usize) {
         let held = self.content.iter().map(Json::len).sum::<usize>();
         let length = item.get().len();
-        // After a gap nothing more is kept, so that no text with an invisible gap is shown.
+        // After a part was dropped, later content is dropped too, so that no text with an invisible gap is
+        // shown.
         if self.lost.content || held + length > MAX_CONTENT_BYTES || self.bytes() + length > room {
             self.lost.content = true;
         } else {
@@ -256,8 +255,8 @@ impl<'a> Patch<'a> {
         &self.fields.tool_call_id
     }
 
-    /// Merges the update into `call`, keeping at most `room` bytes. Missing fields stay unchanged. Null
-    /// fields stay unchanged in v1 and are cleared in v2.
+    /// Merges the update into `call`, keeping at most `room` bytes. A missing field leaves the call
+    /// unchanged. A field that is null leaves the call unchanged in v1, and clears the field in v2.
     pub(super) fn merge(self, call: &mut Call, version: Version, room: usize) {
         let clears = version == Version::V2;
         let words = |kept: &mut Option<String>, new: Option<Option<Cow<'_, str>>>| match new {
@@ -302,7 +301,7 @@ impl<'a> Patch<'a> {
     }
 }
 
-/// Returns `true` if the input of a command contains only its directory and settings, not the command.
+/// Returns `true` if the input of a command contains only a directory and settings, but no command.
 fn only_surrounds(input: &str) -> bool {
     const SURROUNDINGS: [&str; 7] =
         ["cwd", "workdir", "working_directory", "workingDirectory", "env", "timeout", "background"];
@@ -310,7 +309,7 @@ fn only_surrounds(input: &str) -> bool {
     members.is_ok_and(|Object(members)| members.keys().all(|name| SURROUNDINGS.contains(&&**name)))
 }
 
-/// Returns the names of the tool from `_meta`, where some agents put them.
+/// Returns the tool names in `_meta`, where some agents put them.
 fn known_names(meta: Option<&RawValue>) -> Vec<Cow<'_, str>> {
     #[derive(Default, Deserialize)]
     #[serde(default)]

@@ -8,9 +8,9 @@ use super::read::Problem;
 
 const MAX_OPEN_CALLS: usize = 4096;
 const MAX_CALLS_BYTES: usize = 64 << 20;
-/// Maximum number of remembered completed calls. They are remembered so that no call gets two results.
+/// Maximum number of completed calls that are remembered so that no call gets two results.
 const MAX_COMPLETED_CALLS: usize = 4096;
-/// Maximum number of calls from before a run that are kept when it begins.
+/// Maximum number of open calls from earlier runs that are kept when a run begins.
 const MAX_FOREIGN_CALLS: usize = 256;
 const MAX_ID_BYTES: usize = 512;
 
@@ -49,7 +49,7 @@ impl Default for Calls {
 }
 
 impl Calls {
-    /// Checks that a call with this id fits into the limits.
+    /// Checks that another call with this id fits into the limits.
     pub(super) fn check(&self, id: &str) -> Result<(), Problem> {
         if id.is_empty() || id.len() > MAX_ID_BYTES {
             Err(format!("a tool call's id must have 1 to {MAX_ID_BYTES} bytes"))
@@ -64,7 +64,7 @@ impl Calls {
         self.open.get(id).map(|numbered| &numbered.call)
     }
 
-    /// Begins a run. Drops the oldest earlier calls if there are too many.
+    /// Begins a run. If too many calls of earlier runs are open, drops the oldest.
     pub(super) fn next_run(&mut self) {
         self.run += 1;
         let mut numbers: Vec<u64> = self.open.values().map(|open| open.number).collect();
@@ -76,8 +76,9 @@ impl Calls {
         }
     }
 
-    /// Returns `true` if a call with this id has completed. Agents may reuse ids in every turn: if it
-    /// completed in an earlier run and `begins` is set, its completion is forgotten.
+    /// Returns `true` if a call with this id has completed. Agents may reuse ids in every turn: if the call
+    /// completed in an earlier run and `begins` is set, the completion is forgotten and the result is
+    /// `false`.
     pub(super) fn is_completed(&mut self, id: &str, begins: bool) -> bool {
         match self.completed.get(id) {
             Some(run) if begins && *run < self.run => {
@@ -89,8 +90,8 @@ impl Calls {
         }
     }
 
-    /// Applies `change` to the call with this id, or to a new one. `change` gets `true` for a new call, and
-    /// the number of bytes that may be kept.
+    /// Applies `change` to the call with this id, or to a new call. The arguments of `change` are the call,
+    /// `true` for a new call, and the number of bytes that may be kept.
     pub(super) fn change(&mut self, id: &str, change: impl FnOnce(&mut Call, bool, usize)) {
         let new = !self.open.contains_key(id);
         let entry = self.open.entry(id.into()).or_insert_with(|| {
@@ -123,7 +124,7 @@ impl Calls {
         Some(call)
     }
 
-    /// Removes all open calls of the run in order of arrival, and marks them as completed.
+    /// Removes all open calls of the run in order of arrival, and remembers them as completed.
     pub(super) fn settle_run(&mut self) -> Vec<Call> {
         let of_run = self.open.values().filter(|open| open.call.stage != Stage::Foreign);
         let mut ids: Vec<_> = of_run.map(|open| (open.number, Arc::clone(&open.call.id))).collect();

@@ -11,12 +11,11 @@ use crate::event::Json;
 #[derive(Debug, Default, PartialEq)]
 pub struct Effects {
     pub state: Option<AgentState>,
-    /// A failure that the agent reports instead of an answer. The mapper has recorded it for the end of the
-    /// run.
+    /// A failure that the agent reports instead of an answer. The mapper reports it at the end of the run.
     pub fault: Option<Box<Fault>>,
     pub usage: Option<UsageReport>,
     pub session: Option<SessionChange>,
-    /// Id of the updated tool call. While it is open, [`Mapper::call`](super::Mapper::call) returns it.
+    /// Id of the updated tool call. [`Mapper::call`](super::Mapper::call) returns the call while it is open.
     pub call: Option<Arc<str>>,
     /// Id of a child session that the agent announces (v2).
     pub child: Option<String>,
@@ -51,12 +50,12 @@ pub enum UsageReport {
 /// A change of a session, with the whole update that reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SessionChange {
-    /// Available commands (`availableCommands`).
+    /// Change of the available commands (`availableCommands`).
     Commands(Json),
-    /// Current mode (`currentModeId`).
+    /// Change of the current mode (`currentModeId`).
     Mode(Json),
-    /// All options (`configOptions`).
+    /// Change of the options (`configOptions`), with all options.
     Options(Json),
-    /// Title and time of change. Missing members are unchanged, null members are cleared.
+    /// Change of the session's title and time. Missing members are unchanged, null members are cleared.
     Info(Json),
 }

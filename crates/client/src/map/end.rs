@@ -15,22 +15,22 @@ use crate::usage::Usage;
 /// The end of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RunEnd {
-    /// The agent stopped, with its stop reason.
+    /// The agent ended the turn, with its stop reason.
     Stopped(Option<StopReason>),
-    /// The run was cancelled, but the agent did not report it.
+    /// The run was cancelled, but the agent has not confirmed the cancellation.
     Cancelled,
-    /// The run failed, even if it was being cancelled.
+    /// The run failed. Takes precedence over a cancellation.
     Failed { message: String, code: Option<String> },
 }
 
-/// Everything to report at the end of a run.
+/// Data to report at the end of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunOutcome {
     pub end: RunEnd,
     /// `true` if the agent had been asked to stop.
     pub cancelling: bool,
     pub usage: Option<Usage>,
-    /// Answer in the requested JSON form.
+    /// The JSON value found in the answer, if the prompt requested one.
     pub structured: Option<Value>,
 }
 
@@ -77,7 +77,7 @@ impl Mapper {
         Some(status)
     }
 
-    /// Reports that a call ends without a result.
+    /// Reports a tool call that ends without a result.
     fn interrupt(&self, call: Call, emit: &mut Emit<'_>) {
         let call_id = Arc::clone(&call.id);
         if call.stage == Stage::New {
@@ -99,7 +99,7 @@ fn verdict(
     let stopped = match end {
         RunEnd::Cancelled | RunEnd::Stopped(Some(StopReason::Cancelled)) => return (Status::Cancelled, None),
         RunEnd::Failed { message, code } => return failed(message, code),
-        // The answer to a cancelled prompt does not matter.
+        // A cancelled run counts as cancelled even if the agent reports a failure.
         RunEnd::Stopped(_) if cancelling && fault.is_some() => return (Status::Cancelled, None),
         RunEnd::Stopped(reason) => reason,
     };

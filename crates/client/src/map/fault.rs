@@ -28,13 +28,13 @@ pub(super) struct Marks<'a> {
     error: Option<&'a RawValue>,
     #[serde(rename = "narrows/separator", borrow)]
     separator: Option<&'a RawValue>,
-    /// Usage of a model call, from agents that report it only during a turn.
+    /// Usage of a model call, which some agents report only in chunks.
     #[serde(borrow)]
     usage: Option<&'a RawValue>,
 }
 
 impl<'a> Marks<'a> {
-    /// Reads the known members of a `_meta`. One that is not an object has none.
+    /// Reads the known members of a `_meta`. If `meta` is not an object, all members are missing.
     pub(super) fn from_meta(meta: Option<&'a RawValue>) -> Self {
         meta.filter(|meta| meta.get().starts_with('{'))
             .and_then(|meta| serde_json::from_str(meta.get()).ok())
@@ -46,7 +46,7 @@ impl<'a> Marks<'a> {
     }
 
     pub(super) fn fault(&self) -> Option<Fault> {
-        // An unreadable member still counts as a failure.
+        // A failure that cannot be parsed still counts as a failure, with default values.
         self.error.map(|error| serde_json::from_str(error.get()).unwrap_or_default())
     }
 
@@ -54,7 +54,7 @@ impl<'a> Marks<'a> {
         self.usage.filter(|usage| usage.get().starts_with('{'))
     }
 
-    /// Returns `true` if the text only separates a failure from earlier text, so that it is not part of the
+    /// Returns `true` if the text only separates a failure from the answer, so that it is not part of the
     /// answer.
     pub(super) fn separates(&self) -> bool {
         self.separator.is_some()
@@ -62,7 +62,7 @@ impl<'a> Marks<'a> {
 }
 
 impl Fault {
-    /// Returns the failure in the `_meta` of a result.
+    /// Returns the failure that an agent reports in the `_meta` of a result.
     pub fn from_result(result: &RawValue) -> Option<Self> {
         #[derive(Deserialize)]
         struct Marked<'a> {

@@ -9,8 +9,8 @@ struct Meta<'a> {
     aip44: Option<&'a RawValue>,
 }
 
-/// Returns the gate's part of a `_meta` if it contains `key`. Searches the text before parsing, because every
-/// message that passes a gate has such a part.
+/// Returns the gate's part of a `_meta` if it contains `key`. The text is searched before it is parsed,
+/// because every message that passes a gate has such a part.
 fn gate_member<'a>(meta: Option<&'a RawValue>, key: &str) -> Option<&'a RawValue> {
     let meta = meta.filter(|meta| meta.get().contains(key))?;
     serde_json::from_str::<Meta<'_>>(meta.get()).ok()?.aip44

@@ -1,4 +1,4 @@
-//! Assembles the messages of one speaker (answer or reasoning) from their chunks.
+//! Assembles the messages of the answer, or those of the reasoning, from their chunks.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -6,11 +6,12 @@ use std::sync::Arc;
 use super::read::head;
 
 pub(super) const MAX_MESSAGE_BYTES: usize = 4 << 20;
-/// Maximum number of finished messages kept, because they may continue or be sent again as a whole.
+/// Maximum number of finished messages that are kept. Such a message may continue, or be sent again as a
+/// whole.
 const MAX_FINISHED_MESSAGES: usize = 32;
 const MAX_FINISHED_BYTES: usize = 16 << 20;
 
-/// The messages of one speaker in one run.
+/// The messages of the answer, or those of the reasoning, in one run.
 #[derive(Debug, Default)]
 pub(super) struct MessageAssembler {
     open: Option<AssembledMessage>,
@@ -21,18 +22,18 @@ pub(super) struct MessageAssembler {
 
 #[derive(Debug, PartialEq)]
 pub(super) struct Ended {
-    /// Text, cut to the kept size.
+    /// Text of the message, cut to the kept size.
     pub(super) text: Arc<str>,
-    /// Length of the whole text in bytes.
+    /// Length of the uncut text in bytes.
     pub(super) length: usize,
 }
 
 #[derive(Debug, Default)]
 struct AssembledMessage {
     id: Option<Arc<str>>,
-    /// Text, cut to the kept size.
+    /// Text received so far, cut to the kept size.
     text: String,
-    /// Length of the whole text in bytes.
+    /// Length of the uncut text in bytes.
     length: usize,
 }
 
@@ -42,7 +43,8 @@ impl AssembledMessage {
     }
 
     fn push(&mut self, text: &str) {
-        // After a gap nothing more is kept, so that no text with an invisible gap is shown.
+        // After a part was dropped, later text is dropped too, so that no text with an invisible gap is
+        // shown.
         let room = if self.truncated() { 0 } else { MAX_MESSAGE_BYTES - self.text.len() };
         self.text.push_str(head(text, room));
         self.length += text.len();
@@ -52,7 +54,7 @@ impl AssembledMessage {
         self.length > self.text.len()
     }
 
-    /// Returns the rest of `whole` if it begins with this text.
+    /// Returns the rest of `whole` if `whole` begins with the assembled text.
     fn rest<'a>(&self, whole: &'a str) -> Option<&'a str> {
         whole.starts_with(&self.text).then(|| whole.get(self.length..)).flatten()
     }
@@ -64,22 +66,21 @@ pub(super) enum Upsert<'a> {
     Same,
     /// The message is new, or continues an assembled one.
     More {
-        /// Message that ends because of this one.
+        /// The previous message, which ends because of the new one.
         ended: Option<Ended>,
         rest: &'a str,
     },
     /// The message replaces the text of an assembled one.
     Other {
-        /// Message that ends because of this one.
+        /// The previous message, which ends because of the replacement.
         ended: Option<Ended>,
         id: Arc<str>,
-        /// Text, cut to the kept size.
         text: Arc<str>,
     },
 }
 
 impl MessageAssembler {
-    /// Adds a chunk. Returns the message that ends because of it.
+    /// Adds a chunk. Returns the previous message if the chunk begins another one.
     pub(super) fn add_chunk(&mut self, id: Option<&str>, text: &str) -> Option<Ended> {
         match &mut self.open {
             // A chunk without an id continues the current message.
@@ -115,7 +116,7 @@ impl MessageAssembler {
         }
     }
 
-    /// Makes the message with this id current. Returns the message that ends because of it.
+    /// Makes the message with this id the current one. Returns the previous message, which ends.
     fn turn_to(&mut self, id: Option<&str>) -> Option<Ended> {
         if id.is_some() && self.open.as_ref().is_some_and(|open| open.id.as_deref() == id) {
             return None;
@@ -145,7 +146,7 @@ impl MessageAssembler {
         ended
     }
 
-    /// Returns the current message, or else the last finished one.
+    /// Returns the text of the current message, or else of the last finished one.
     pub(super) fn last(&self) -> Option<&str> {
         let open = self.open.as_ref().map(|open| &*open.text).filter(|text| !text.is_empty());
         open.or(self.last.as_deref())

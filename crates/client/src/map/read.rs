@@ -15,7 +15,7 @@ use serde_json::value::RawValue;
 use super::fault::Marks;
 use crate::peer_json::{self, PeerJsonError};
 
-/// An object. A derived type alone would also accept an array of its members, which no peer may send.
+/// Value that must be a JSON object. Serde would also accept an array of the members, which no peer may send.
 pub(super) struct Object<T>(pub(super) T);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
@@ -36,19 +36,19 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
     }
 }
 
-/// Reason why a text could not be read, safe to display.
+/// Reason why a text could not be parsed, safe to display.
 pub(super) type Problem = String;
 
 pub(super) fn object<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, Problem> {
     serde_json::from_str::<Object<T>>(text).map(|Object(value)| value).map_err(|error| words(&error))
 }
 
-/// Checks that no object in `text` has a duplicate key at any depth, because readers could disagree on it.
+/// Checks that no object in `text` has a duplicate key, at any depth. Parsers could disagree on its value.
 pub(super) fn check_unambiguous(text: &str) -> Result<(), Problem> {
     peer_json::read::<UnambiguousJson>(text.as_bytes()).map(drop).map_err(|error| words(&error))
 }
 
-/// Returns the message of `error` as one short line: parsers quote the text that they read.
+/// Returns the message of `error` as one short line, because parsers quote the text that they parse.
 fn words(error: &dyn fmt::Display) -> Problem {
     const MAX_CHARS: usize = 200;
     one_line(&error.to_string(), MAX_CHARS)
@@ -84,7 +84,7 @@ pub(super) struct TextUpdate<'a> {
     pub(super) meta: Option<&'a RawValue>,
 }
 
-/// Speaker of a text chunk. Any other kind of update makes the parser stop at once.
+/// Kind of message to which a text chunk belongs. At any other kind of update, the parser stops at once.
 #[derive(Clone, Copy, Deserialize)]
 pub(super) enum Speaker {
     #[serde(rename = "agent_message_chunk")]
@@ -146,7 +146,7 @@ pub(super) struct Chunk<'a> {
 pub(super) struct CompleteMessage<'a> {
     #[serde(borrow)]
     pub(super) message_id: Cow<'a, str>,
-    /// `None` if the content is unchanged.
+    /// Content of the message; `None` if it is unchanged.
     #[serde(borrow, default, deserialize_with = "present")]
     pub(super) content: Option<&'a RawValue>,
 }
@@ -168,7 +168,7 @@ pub(super) fn text_of(block: &RawValue) -> Result<Option<Cow<'_, str>>, Problem>
     string(text).map(Some)
 }
 
-/// The fields of a tool call of either version; `None` if a field is missing.
+/// The fields of a tool call in either version. `None` stands for a missing field.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Fields<'a> {

@@ -24,7 +24,7 @@ const MAX_ID_BYTES: usize = 512;
 
 type Done = Result<Handled, Problem>;
 
-/// `Yes` if an update has become its own event.
+/// Result of handling an update: `Yes` if an event was pushed that represents the update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Handled {
     Yes,
@@ -32,7 +32,7 @@ pub(super) enum Handled {
 }
 
 impl Mapper {
-    /// Reads the params of a `session/update` and pushes its events. Returns its other effects.
+    /// Reads the params of a `session/update` and pushes its events. Returns the effects on the session.
     pub fn update(&mut self, params: &[u8], now_ms: u64, out: &mut Vec<RuntimeEvent>) -> Effects {
         let Ok(text) = std::str::from_utf8(params) else {
             let payload = self.unusable(params, "not UTF-8".to_owned());
@@ -46,9 +46,9 @@ impl Mapper {
         self.read_update(text, emit)
     }
 
-    /// Fast path for a plain text chunk, which nearly all updates are. Returns `false` for any other update.
+    /// Fast path for a plain text chunk, the most frequent update. Returns `false` for any other update.
     fn add_text_chunk(&mut self, params: &str, emit: &mut Emit<'_>) -> bool {
-        // Searched first, because a failed parse is slow.
+        // The text is searched before it is parsed, because a failed parse is slow.
         if !head(params, 256).contains("\"agent_") {
             return false;
         }
@@ -109,7 +109,7 @@ impl Mapper {
             mapper.variant(&head, text, update, effects, emit)
         };
         let mut done = read(update.get(), self, &mut effects, emit);
-        // A failed read has no effects, so it can be repeated.
+        // A read that failed had no effects, so the update can be read again.
         if done.is_err()
             && let Some(repaired) = surrogates::repaired(update.get().as_bytes())
             && let Ok(repaired) = std::str::from_utf8(&repaired)
@@ -248,7 +248,7 @@ impl Mapper {
         if self.take_fault(&head.marks(), None, effects) || self.run_id.is_none() || self.replaying {
             return Ok(Handled::No);
         }
-        // Without content, the message is unchanged.
+        // An update without content leaves the message unchanged.
         let Some(texts) = texts else { return Ok(Handled::No) };
         let only_text = texts.iter().all(Option::is_some);
         let text: String = texts.into_iter().flatten().collect();
@@ -276,8 +276,8 @@ impl Mapper {
         Ok(if only_text { Handled::Yes } else { Handled::No })
     }
 
-    /// Handles an update of a tool call. `begins` is `true` if the agent announces a new call (v1). Any other
-    /// update may also be the first one: in v2 by design, and in v1 because of some agents.
+    /// Handles an update of a tool call. `begins` is `true` if the agent announces a new call (v1). Other
+    /// updates may also begin a call: in v2 by design, and in v1 because some agents omit the announcement.
     fn tool(&mut self, fields: Fields<'_>, begins: bool, effects: &mut Effects, emit: &mut Emit<'_>) -> Done {
         let patch = Patch::from_fields(fields)?;
         self.calls.check(patch.id())?;
@@ -300,7 +300,7 @@ impl Mapper {
         });
     }
 
-    /// Pushes the due events of a call. `needed` is `true` if the call must be announced now.
+    /// Pushes the events that are due for a call. If `needed` is `true`, the call must be announced now.
     pub(super) fn advance(&mut self, id: &str, needed: bool, emit: &mut Emit<'_>) -> Handled {
         let Some(call) = self.calls.get(id) else { return Handled::No };
         let progress = call.progress(self.version);
@@ -363,7 +363,7 @@ impl Mapper {
             "running" => AgentState::Running,
             "requires_action" => AgentState::RequiresAction,
             "idle" => {
-                // An unreadable reason counts as missing.
+                // A stop reason that cannot be parsed counts as missing.
                 let reason = stop_reason.and_then(|reason| string(reason).ok());
                 let error = error.and_then(|error| peer_json::read::<v2::Error>(error.get().as_bytes()).ok());
                 AgentState::Idle(reason.map(|reason| match StopReason::from_name(&reason) {

@@ -47,19 +47,13 @@ pub enum Transport {
 pub enum ConfigError {
     /// The file is not JSON, or has a duplicate key.
     #[error("line {line}, column {column}: {problem}")]
-    Json {
-        /// Line, from 1.
-        line: usize,
-        /// Column, from 1.
-        column: usize,
-        problem: String,
-    },
-    /// The servers are not at the expected place in the JSON.
+    Json { line: usize, column: usize, problem: String },
+    /// The JSON does not have the servers at the expected place.
     #[error("{0}")]
     Shape(&'static str),
     #[error("MCP server {server:?}: {field}: {problem}")]
     Field {
-        /// Name of the server; its position if it has no name.
+        /// Name of the server, or its position in the list if it has no name.
         server: String,
         field: String,
         problem: String,
@@ -79,7 +73,7 @@ impl ServerConfig {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let file: Node = serde_json::from_str(text).map_err(|error| {
             let problem = error.to_string();
-            // The position is reported separately.
+            // The error has separate fields for the position, so the position is cut from the message.
             let problem = problem.split(" at line ").next().unwrap_or_default().to_owned();
             ConfigError::Json { line: error.line(), column: error.column(), problem }
         })?;
@@ -116,7 +110,7 @@ impl ServerConfig {
     }
 }
 
-/// Fields of one server that are not read yet.
+/// Fields of one server's configuration that are not read yet.
 struct UnreadFields {
     name: String,
     left: Vec<(String, Node)>,
@@ -206,7 +200,7 @@ impl UnreadFields {
         }
     }
 
-    /// Checks that a text can be an argument or variable of a process.
+    /// Checks that a text has no NUL character, so that it can be an argument or variable of a process.
     fn plain(&self, field: &str, text: String) -> Result<String, ConfigError> {
         if text.contains('\0') { Err(self.problem(field, "has a NUL character")) } else { Ok(text) }
     }
@@ -295,7 +289,7 @@ impl fmt::Debug for ServerConfig {
     }
 }
 
-/// Omits the same values as [`ServerConfig`].
+/// Omits the values of variables and headers, and the query of a URL, because they may be secrets.
 impl fmt::Debug for Transport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fn names(pairs: &[(String, String)]) -> Vec<&str> {

@@ -19,10 +19,10 @@ pub(crate) struct ServerRequest {
 #[error("{0}")]
 pub(crate) struct Refusal(pub(crate) String);
 
-/// Decides about requests that have effects or read contents. Lists need no decision, because they describe
-/// only the server itself.
+/// Decides about MCP requests that have effects or read contents. Requests for lists need no decision,
+/// because a list only describes the server.
 pub(crate) trait Gate: Send + Sync + 'static {
     /// Decides if a request may be forwarded. May wait for a person. The future is dropped when the agent
-    /// cancels the request, and at the end of the session.
+    /// cancels the request and when the session ends.
     fn authorize(&self, asked: ServerRequest) -> Pending<'_, Result<(), Refusal>>;
 }

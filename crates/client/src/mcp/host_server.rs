@@ -19,10 +19,10 @@ pub(crate) const NAME: &str = "narrows";
 const HANDSHAKE_VERSIONS: [&str; 4] = ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"];
 /// The MCP version without a handshake: each request names its version.
 const HANDSHAKELESS_VERSION: &str = "2026-07-28";
-/// Member that identifies a request of that version.
+/// Key in `_meta` of a request for the MCP version without a handshake.
 const HANDSHAKELESS_VERSION_KEY: &str = "io.modelcontextprotocol/protocolVersion";
 
-/// Tools that the policy permits to offer. Other tools are not listed, and calls are refused.
+/// Tools that the policy permits. Other tools are not listed, and calls of them are refused.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Offer {
     pub(crate) read: bool,
@@ -30,7 +30,7 @@ pub(crate) struct Offer {
     pub(crate) run: bool,
 }
 
-/// The server. It has no state: every request is self-contained.
+/// The built-in MCP server. Has no state: every request is self-contained.
 #[derive(Clone)]
 pub(crate) struct HostServer {
     offer: Offer,
@@ -43,7 +43,7 @@ impl HostServer {
         Self { offer, files, commands }
     }
 
-    /// Answers one MCP request. Errors are protocol errors; a tool that fails returns a result.
+    /// Answers one MCP request. An error is a protocol error. A tool that fails returns a result.
     pub(crate) async fn answer(&self, method: &str, params: Map<String, Value>) -> Result<Value, RpcError> {
         let modern = params.get("_meta").is_some_and(|meta| meta.get(HANDSHAKELESS_VERSION_KEY).is_some());
         let mut result = match method {
@@ -86,7 +86,7 @@ impl HostServer {
     }
 }
 
-/// Answers a handshake with the requested version if it is supported, or else with the newest.
+/// Answers a handshake with the requested version if it is supported, or else with the newest version.
 fn initialized(params: &Map<String, Value>) -> Value {
     let asked = params.get("protocolVersion").and_then(Value::as_str);
     let version =

@@ -26,9 +26,9 @@ const MAX_QUEUED_PROGRESS: usize = 32;
 pub(crate) struct Limits {
     /// Maximum number of open requests, to all servers together.
     pub(crate) requests: usize,
-    /// Maximum number of open connections (older form).
+    /// Maximum number of open connections (older form of MCP over ACP).
     pub(crate) connections: usize,
-    /// Maximum number of bytes of all open requests without a session.
+    /// Maximum total size in bytes of open requests that belong to no session.
     pub(crate) request_bytes: usize,
 }
 
@@ -53,17 +53,17 @@ struct Shared {
 
 #[derive(Default)]
 struct Table {
-    /// Hosted servers, by the id that the agent got.
+    /// Hosted servers, by the id that the agent knows.
     servers_by_id: HashMap<String, Arc<ServerEntry>>,
-    /// Open connections (older form).
+    /// Open connections by id (older form of MCP over ACP).
     connections: HashMap<String, Connection>,
-    /// Open requests (current form): server and request id.
+    /// Open requests (current form of MCP over ACP), each as server and request id.
     open: HashSet<(String, String)>,
 }
 
 struct Connection {
     server: String,
-    /// Becomes `true` when the connection ends, for its requests.
+    /// Becomes `true` when the connection ends, so that its open requests fail.
     closed: watch::Sender<bool>,
 }
 
@@ -79,10 +79,11 @@ enum Kind {
     Host(HostServer),
 }
 
-/// The servers of one session. Each request holds a read lock. Closing waits for the write lock.
+/// The MCP servers of one session. Each request holds a read lock. Closing takes the write lock, and so waits
+/// for the requests.
 type SharedServers = Arc<RwLock<Option<Servers>>>;
 
-/// The hosting of one session's servers. Dropping this ends them in the background.
+/// The MCP servers that the client hosts for one session. Dropping this ends the servers in the background.
 pub(crate) struct Hosting {
     shared: Arc<Shared>,
     ids: Vec<String>,
@@ -102,8 +103,8 @@ impl Hosted {
         matches!(method, MCP_MESSAGE | MCP_CONNECT | MCP_DISCONNECT)
     }
 
-    /// Starts the servers of a session and returns at once: a message to a starting server waits for it. Must
-    /// be called inside a runtime, and before the agent gets the descriptors.
+    /// Starts the servers of a session and returns at once. A message to a server waits until the server has
+    /// started. Must be called inside a runtime, and before the agent gets the descriptors.
     pub(crate) fn host(&self, hosted: Vec<HostedServer>, options: Options, gate: &Arc<dyn Gate>) -> Hosting {
         let end = watch::Sender::new(false);
         let servers: SharedServers = Arc::default();
@@ -121,7 +122,7 @@ impl Hosted {
             servers_by_id.push((id, Arc::new(ServerEntry { name, kind, ended: end.subscribe() })));
         }
         let started = Servers::start(configs, options, None);
-        // No other owner exists yet, so this always locks.
+        // Nothing else holds this new lock, so `try_write` always succeeds.
         if let Ok(mut servers) = servers.try_write() {
             *servers = Some(started);
         }
@@ -131,9 +132,9 @@ impl Hosted {
     }
 
     /// Answers `mcp/message`, or `mcp/connect` and `mcp/disconnect` of the older form, in a separate task.
-    /// Progress of a server is sent to the agent through `peer`. `bytes` is the request's share of its
-    /// session's budget and is held until the answer. Pass `None` for a request without a session: all of
-    /// these share one budget.
+    /// Sends the server's progress to the agent through `peer`. `bytes` is the request's share of its
+    /// session's budget, held until the answer. `None` uses the budget that all requests without a session
+    /// share.
     pub(crate) fn serve(&self, request: Request, peer: &Peer, bytes: Option<OwnedSemaphorePermit>) {
         let Request { frame, responder } = request;
         let Ok(permit) = self.shared.requests.clone().try_acquire_owned() else {
@@ -218,7 +219,7 @@ impl Shared {
         let (tell, mut news) = mpsc::channel(MAX_QUEUED_PROGRESS);
         let work = server_entry.until_end(server_entry.answer(&method, params, tell));
         let hung_up = async {
-            // If the session has ended too, its end is reported instead.
+            // An error here means that the session has ended too. The end of the session is reported instead.
             let closed = match &mut closed {
                 Some(closed) => closed.wait_for(|closed| *closed).await.is_ok(),
                 None => false,
@@ -233,7 +234,7 @@ impl Shared {
             inner = work => inner,
             never = forward(&to, token.as_ref(), &mut news, peer) => match never {},
         };
-        // Sends progress that arrived with the answer before the answer.
+        // Progress that arrived together with the answer is sent before the answer.
         while let (Some(token), Ok(news)) = (&token, news.try_recv()) {
             _ = peer.notify_now(MCP_MESSAGE, &progress(&to, token, news));
         }
@@ -254,12 +255,12 @@ impl Shared {
 }
 
 impl ServerEntry {
-    /// Waits for `work`. Returns an error if the session ends first.
+    /// Waits for `work`. Returns an error if the session ends before `work` completes.
     async fn until_end<T>(&self, work: impl Future<Output = Result<T, RpcError>>) -> Result<T, RpcError> {
         let mut end = self.ended.clone();
         tokio::select! {
             biased;
-            // A dropped sender also ends the session.
+            // The session has ended if the sender was dropped.
             _ = end.wait_for(|end| *end) => Err(ended()),
             result = work => result,
         }
@@ -278,7 +279,7 @@ impl ServerEntry {
         tell: mpsc::Sender<CallProgress>,
     ) -> Result<Inner, RpcError> {
         if method.starts_with("notifications/") {
-            // The agent sent a notification as a request.
+            // A notification that the agent sent as a request gets an empty result.
             return Inner::result(&json!({}));
         }
         match &self.kind {
@@ -303,7 +304,7 @@ async fn forward(
     peer: &Peer,
 ) -> Infallible {
     while let (Some(token), Some(news)) = (token, news.recv().await) {
-        // If the agent is lost, its request ends too.
+        // A failed notification needs no handling: the request ends when the agent is lost.
         _ = peer.notify(MCP_MESSAGE, &progress(to, token, news)).await;
     }
     std::future::pending().await
@@ -320,7 +321,7 @@ fn progress(to: &To, token: &Value, news: CallProgress) -> Value {
     to.notification("notifications/progress", &params)
 }
 
-/// An open request of the current form. Its id cannot be reused until this is dropped.
+/// An open request (current form of MCP over ACP). Its id cannot be used again until the guard is dropped.
 struct Open<'a> {
     shared: &'a Shared,
     key: (String, String),
@@ -343,13 +344,13 @@ impl Drop for Open<'_> {
 }
 
 impl Hosting {
-    /// Returns the servers that have failed since the last call. Each server fails at most once.
+    /// Returns the servers that have failed since the last call. No server is returned twice.
     pub(crate) fn failures(&self) -> Vec<ServerFailure> {
         let Ok(servers) = self.servers.try_read() else { return Vec::new() };
         servers.as_ref().map(Servers::failures).unwrap_or_default()
     }
 
-    /// Ends the servers and waits until all their processes have exited. Open requests are answered.
+    /// Ends the servers, and waits until all their processes have exited. Open requests are answered first.
     pub(crate) async fn close(mut self) {
         self.leave();
         let servers = self.servers.write().await.take();
@@ -358,7 +359,7 @@ impl Hosting {
         }
     }
 
-    /// Removes the servers from the table, and ends their connections.
+    /// Removes the session's servers from the table, and ends their connections.
     fn leave(&mut self) {
         let mut table = self.shared.table();
         for id in self.ids.drain(..) {
@@ -388,7 +389,8 @@ impl fmt::Debug for Hosted {
     }
 }
 
-/// Converts the configuration for `narrows_mcp`. `None` if it does not support the transport.
+/// Converts the configuration for `narrows_mcp`. Returns `None` for a transport that `narrows_mcp` does not
+/// support.
 fn server(config: ServerConfig) -> Option<Server> {
     let name = config.name;
     match config.transport {

@@ -15,9 +15,9 @@ const MAX_ID_BYTES: usize = 256;
 
 #[derive(Debug, PartialEq)]
 pub(super) enum Incoming {
-    /// Older form: opens a connection to this server.
+    /// Opens a connection to the server with this id (older form).
     Connect(String),
-    /// Older form: closes this connection.
+    /// Closes the connection with this id (older form).
     Disconnect(String),
     Message(Message),
 }
@@ -31,9 +31,9 @@ pub(super) struct Message {
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum To {
-    /// Current form: a server, with the agent's request id.
+    /// A message to a server, with the id of the agent's request (current form).
     Server { id: String, request: String },
-    /// Older form: the server of this connection.
+    /// A message to the server of this connection (older form).
     Connection(String),
 }
 
@@ -43,7 +43,7 @@ pub(super) enum Inner {
     Error(RpcError),
 }
 
-/// Reads the parameters of a request with one of the three methods.
+/// Reads the parameters of `mcp/message`, `mcp/connect` or `mcp/disconnect`.
 pub(super) fn read(method: &str, params: Option<&[u8]>) -> Result<Incoming, RpcError> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
@@ -90,8 +90,8 @@ fn fields<T: DeserializeOwned>(params: &[u8]) -> Result<T, RpcError> {
 }
 
 impl To {
-    /// Returns the answer to the request: wrapped in an object in the current form, unwrapped in the older
-    /// form.
+    /// Returns the ACP result for an MCP answer: wrapped in an object in the current form, unwrapped in the
+    /// older form.
     pub(super) fn answer(&self, inner: Inner) -> Result<Box<RawValue>, RpcError> {
         #[derive(Serialize)]
         #[serde(rename_all = "lowercase")]
@@ -112,7 +112,7 @@ impl To {
         to_raw_value(&wrapped).map_err(|error| failure(error.to_string()))
     }
 
-    /// Returns the parameters of a notification that belongs to the request.
+    /// Returns the parameters of an `mcp/message` notification that belongs to the request.
     pub(super) fn notification(&self, method: &str, params: &Value) -> Value {
         match self {
             Self::Server { id, request } => {
@@ -129,22 +129,18 @@ impl Inner {
     }
 }
 
-/// Returns the error for an invalid message.
 pub(super) fn invalid(words: impl Into<Cow<'static, str>>) -> RpcError {
     RpcError::new(Code::InvalidParams, words)
 }
 
-/// Returns the error for an exceeded limit.
 pub(super) fn limit(words: impl Into<Cow<'static, str>>) -> RpcError {
     of_the_way(-33000, "limit_reached", true, Effects::None, words.into())
 }
 
-/// Returns the error for a server that is not available.
 pub(super) fn unavailable(words: impl Into<Cow<'static, str>>, effects: Effects) -> RpcError {
     of_the_way(-33001, "server_unavailable", false, effects, words.into())
 }
 
-/// Returns the error for a request that an available server cannot answer.
 pub(super) fn failure(words: impl Into<Cow<'static, str>>) -> RpcError {
     of_the_way(-33002, "backend_failure", false, Effects::Possible, words.into())
 }

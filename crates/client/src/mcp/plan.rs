@@ -7,7 +7,6 @@ use uuid::Uuid;
 
 use super::{HostServer, ServerConfig, Transport, host_server};
 
-/// The assignment of a session's servers.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
     /// Entries of `mcpServers`, in the given order.
@@ -19,7 +18,7 @@ pub(crate) struct Plan {
 
 #[derive(Debug, Clone)]
 pub(crate) struct HostedServer {
-    /// Id that the agent gets, unique across all sessions.
+    /// Id under which the agent addresses the server, unique across all sessions.
     pub(crate) id: String,
     pub(crate) kind: HostedServerKind,
 }
@@ -43,9 +42,9 @@ pub(crate) enum PlanError {
     NameTaken,
 }
 
-/// Assigns the servers. An agent that speaks MCP over ACP gets all of them that way, so that the policy sees
-/// every call. Any other agent gets the configurations. `host` is the built-in server, which is reachable
-/// only over ACP.
+/// Assigns the session's MCP servers. An agent that speaks MCP over ACP gets all of them over ACP, so that
+/// the policy sees every call. Any other agent gets the configurations. `host` is the built-in server, which
+/// is reachable only over ACP.
 ///
 /// # Errors
 /// Returns an error if the agent cannot use one of the servers.
@@ -63,7 +62,7 @@ pub(crate) fn plan(
         plan.host_entry(version, host_server::NAME, HostedServerKind::Host(host));
     }
     for server in servers {
-        // This client does not support SSE.
+        // The client does not support SSE, so it cannot host such a server.
         if can.mcp_acp && !matches!(server.transport, Transport::Sse { .. }) {
             plan.host_entry(version, &server.name, HostedServerKind::Server(server.clone()));
         } else {
@@ -78,10 +77,10 @@ impl Plan {
         let id = Uuid::now_v7().to_string();
         let mut descriptor = json!({"type": "acp", "name": name, "serverId": id});
         if version == Version::V1 {
-            // The older form, used by agents of version 1, calls the id `id`.
+            // The field `id` has the server's id in the older form, which agents of version 1 use.
             descriptor["id"] = id.clone().into();
         }
-        // A permission request for a built-in tool shows more than its MCP call.
+        // Built-in tools do not get this mark: a permission request for them shows more than their MCP call.
         if matches!(kind, HostedServerKind::Server(_)) {
             descriptor["_meta"] = json!({AUTHORIZES: true});
         }

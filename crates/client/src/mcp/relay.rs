@@ -1,5 +1,5 @@
-//! Forwards requests to the user's servers. Lists are forwarded freely, contents and effects only through the
-//! gate, and other requests never.
+//! Forwards MCP requests to the user's servers. Lists are always forwarded. Requests for contents and effects
+//! pass the gate. Other requests are refused.
 
 use narrows_mcp::{CallError, CallProgress, RawAnswer, ServerInfo, Servers};
 use narrows_wire::{Code, Effects, RpcError};
@@ -8,12 +8,13 @@ use serde_json::{Map, Value, json};
 use super::message::{Inner, failure, unavailable};
 use super::{Gate, ServerRequest};
 
-/// Newest MCP version with a handshake. Reported to an agent that sends a handshake to a server without one.
+/// Newest MCP version with a handshake. Reported to an agent that sends a handshake if the server itself uses
+/// a version without one.
 const HANDSHAKE_VERSION: &str = "2025-11-25";
 const HANDSHAKELESS_VERSION: &str = "2026-07-28";
 
-/// Answers one MCP request to the server `name`. Errors are transport errors. A refusal by the server or the
-/// gate is an answer.
+/// Answers one MCP request to the server `name`. An error is a transport error. A refusal by the server or
+/// the gate is a normal answer.
 pub(super) async fn answer(
     servers: &Servers,
     name: &str,
@@ -23,7 +24,7 @@ pub(super) async fn answer(
     news: impl FnMut(CallProgress) + Send,
 ) -> Result<Inner, RpcError> {
     match method {
-        // The client has initialized the server, so the agent's handshake is answered here.
+        // The agent's handshake is answered here, because the client has already initialized the server.
         "initialize" => Inner::result(&initialized(&server_info(servers, name).await?)),
         "server/discover" => Inner::result(&discovered(&server_info(servers, name).await?)),
         "ping" => Inner::result(&json!({})),
@@ -100,8 +101,8 @@ fn server_request(
     Ok(ServerRequest { server, method, tool, arguments })
 }
 
-/// Returns a refusal. For a tool call it is a result, so that the model reads the reason. Otherwise it is an
-/// error.
+/// Returns a refusal. The refusal of a tool call is a result, so that the model reads the reason. Other
+/// requests get an error.
 fn refused(method: &str, words: &str) -> Result<Inner, RpcError> {
     if method == "tools/call" {
         let content = json!([{"type": "text", "text": words}]);

@@ -10,10 +10,10 @@ use super::Pending;
 #[error("{0}")]
 pub(crate) struct ServiceError(pub(crate) String);
 
-/// Files of the session, by absolute path or relative to its directory. The implementation asks the policy
-/// itself: no gate is involved.
+/// Files of the session, by absolute path or relative to the session's directory. The implementation itself
+/// must ask the policy, because these requests pass no gate.
 pub(crate) trait FileService: Send + Sync + 'static {
-    /// Returns at most `limit` lines of a file from the 1-based `line` on.
+    /// Returns at most `limit` lines of a file, starting at the 1-based `line`.
     fn read(
         &self,
         path: PathBuf,
@@ -33,27 +33,28 @@ pub(crate) struct Run {
     pub(crate) env: Vec<(String, String)>,
     /// Working directory, relative to the session's directory.
     pub(crate) cwd: Option<PathBuf>,
-    /// At this limit the command is killed and reported with [`Ran::timed_out`].
+    /// Time after which the command is killed and reported with [`Ran::timed_out`].
     pub(crate) time_limit: Duration,
-    /// Number of output bytes to keep, counted from the end.
+    /// Maximum number of output bytes. The end of longer output is kept.
     pub(crate) output_limit: usize,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Ran {
-    /// Output of stdout and stderr, in order.
+    /// Output of stdout and stderr, in the order of writing.
     pub(crate) output: String,
     /// `true` if the beginning of the output was dropped.
     pub(crate) truncated: bool,
-    /// Exit status, if the command exited by itself.
+    /// Exit code; `None` if the command did not exit by itself.
     pub(crate) code: Option<u32>,
     pub(crate) signal: Option<String>,
     /// `true` if the command was killed at the time limit.
     pub(crate) timed_out: bool,
 }
 
-/// Commands in the session's directories. The implementation asks the policy itself: no gate is involved.
+/// Commands in the session's directories. The implementation itself must ask the policy, because these
+/// requests pass no gate.
 pub(crate) trait CommandService: Send + Sync + 'static {
-    /// Runs a command to its end. Dropping the future must kill the command.
+    /// Runs a command until it ends. Dropping the future must kill the command.
     fn run(&self, run: Run) -> Pending<'_, Result<Ran, ServiceError>>;
 }

@@ -19,7 +19,7 @@ use crate::turn::Turn;
 pub(super) enum AbortReason {
     Requested,
     Timeout(Duration),
-    /// The agent sent nothing for this long.
+    /// The agent sent nothing for this duration.
     Silence(Duration),
     /// The agent left the read-only mode that low access selected.
     ModeLeft,
@@ -40,12 +40,12 @@ impl AbortReason {
     }
 }
 
-/// Stage of an abort. It escalates if the agent does not stop.
+/// Stage of aborting a run. If the agent does not stop, the next stage begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AbortStage {
-    /// The agent was asked to stop. The next stage kills its terminals.
+    /// The agent was asked to stop. The next stage kills the terminals of the session.
     Requested,
-    /// Its terminals were killed. The next stage ends the agent.
+    /// The terminals of the session were killed. The next stage ends the agent.
     Killed,
 }
 
@@ -53,7 +53,7 @@ pub(super) enum AbortStage {
 pub(super) struct Abort {
     pub(super) why: AbortReason,
     pub(super) stage: AbortStage,
-    /// Time at which the next stage begins.
+    /// Time at which the next stage of the abort begins.
     pub(super) until: Instant,
 }
 
@@ -63,11 +63,11 @@ pub(super) struct ActiveRun {
     pub(super) result: Option<oneshot::Sender<RunResult>>,
     pub(super) turn: Turn,
     pub(super) answer_schema: Option<AnswerSchema>,
-    /// `true` once a second answer was requested because the first violated the schema.
+    /// `true` once the agent was prompted again because its first answer violated the schema.
     pub(super) repaired: bool,
     pub(super) problems: Vec<String>,
     pub(super) started: Instant,
-    /// End of the time limit, and the limit.
+    /// Time at which the run is cancelled, and the time limit of the run.
     pub(super) deadline: Option<(Instant, Duration)>,
     pub(super) abort: Option<Abort>,
     /// Reason for which a gate in front of the agent has stopped the run.
@@ -85,7 +85,7 @@ impl ActiveRun {
         }
     }
 
-    /// Builds the result from the final `events`, and sends it to the caller.
+    /// Builds the result of the run, adding its last `events`, and sends the result to the caller.
     pub(super) fn settle(mut self, events: &mut Vec<RuntimeEvent>) {
         let mut result = RunResult {
             status: Status::Error,
@@ -118,7 +118,7 @@ impl ActiveRun {
         }
         self.event_queue.push_all(events);
         if let Some(waiting) = self.result.take() {
-            // The caller may have dropped the receiver.
+            // Sending fails if the caller has dropped the receiver.
             let _ = waiting.send(result);
         }
     }

@@ -32,15 +32,15 @@ use crate::services::Services;
 use crate::snapshot::Snapshot;
 use crate::usage::Meter;
 
-/// Maximum number of messages handled before other inputs.
+/// Maximum number of messages handled in a row before other inputs are checked.
 const MAX_MESSAGE_BATCH: usize = 256;
 
-/// Inputs of the task other than the agent's messages.
+/// Inputs of the session's task other than the agent's messages.
 pub(super) struct ActorInputs {
     pub(super) commands: mpsc::Receiver<Command>,
     pub(super) cancels: mpsc::Receiver<Arc<str>>,
     pub(super) notices: mpsc::Receiver<PermissionNotice>,
-    /// Requests that arrived before the session was known, and unknown requests without a session id.
+    /// Requests that arrived before the session was open, and unknown requests without a session id.
     pub(super) strays: mpsc::Receiver<Item>,
 }
 
@@ -54,27 +54,27 @@ pub(super) struct Actor {
     pub(super) services: Arc<Services>,
     pub(super) snapshot: Arc<Mutex<Snapshot>>,
     pub(super) mode_guard: Arc<ModeGuard>,
-    /// Queue of events outside of runs.
+    /// Queue of the events outside of runs.
     listener: EventQueue<RuntimeEvent>,
     pub(super) inputs: ActorInputs,
     pub(super) cancels: mpsc::Sender<Arc<str>>,
     pub(super) hosting: Option<Hosting>,
-    /// Dropped messages that were already reported.
+    /// Numbers of dropped messages that were already reported.
     pub(super) message_loss: MessageLoss,
     pub(super) run: Option<ActiveRun>,
-    /// `None` after the first prompt was sent.
+    /// Delay before the first prompt. `None` once that prompt was sent.
     pub(super) first_prompt_delay: Option<FirstPromptDelay>,
-    /// Requests that are being answered.
+    /// Tasks that answer requests of the agent.
     pub(super) tasks: JoinSet<Option<TaskOutcome>>,
-    /// Permission requests that wait for a decision, by id.
+    /// Permission requests of the agent that wait for a decision, by id.
     pub(super) held: BTreeMap<String, HeldRequest>,
-    /// Undecided requests for files, commands and MCP calls.
+    /// Ids of undecided requests for files, commands and MCP calls.
     pub(super) undecided: BTreeSet<String>,
     /// Commands that were allowed because the client will run them.
     pub(super) client_run_commands: ClientRunCommands,
     pub(super) children: BTreeSet<String>,
     pub(super) events: Vec<RuntimeEvent>,
-    /// Number of frames at the last check for silence, and the silence deadline.
+    /// Number of messages at the last check for silence, and the deadline for the next message.
     pub(super) silence: (u64, Instant),
 }
 
@@ -144,8 +144,8 @@ impl Actor {
         }
     }
 
-    /// Runs until the session is closed or the agent is lost. `requests` arrived while the session was being
-    /// opened.
+    /// Runs until the session is closed or the agent is lost. `requests` are those that arrived while the
+    /// session was being opened.
     pub(super) async fn run(mut self, requests: Vec<Request>) {
         for request in requests {
             self.request(request);
@@ -179,11 +179,11 @@ impl Actor {
                     let payload = Payload::ConfigRejected { option, value, reason };
                     self.mapper.provider_event(payload, now_ms(), &mut self.events);
                     self.flush();
-                    // The caller may have dropped the receiver.
+                    // Sending fails if the caller has dropped the receiver.
                     let _ = told.send(());
                 }
                 ActorEvent::Command(Some(Command::Close { reply })) => break Some(reply),
-                // The caller has dropped the session. An active run still completes.
+                // The caller has dropped the session. An active run is still completed first.
                 ActorEvent::Command(None) if self.run.is_none() => break None,
                 ActorEvent::Command(None) => {}
             }
@@ -191,7 +191,7 @@ impl Actor {
         self.close(closing).await;
     }
 
-    /// Waits for the next input. While the events are not read, nothing is read from the agent.
+    /// Waits for the next input. Reads nothing from the agent while the caller does not read events.
     async fn next_event(&mut self) -> ActorEvent {
         let event_queue = self.run.as_ref().map_or(&self.listener, |run| &run.event_queue);
         let has_room = event_queue.has_room();
@@ -226,7 +226,7 @@ impl Actor {
         event_queue.push_all(&mut self.events);
     }
 
-    /// Handles a message and those queued after it.
+    /// Handles a message and the messages queued after it.
     pub(super) fn handle_item(&mut self, item: Item) {
         let now = now_ms();
         let mut next = Some(item);
@@ -254,7 +254,7 @@ impl Actor {
             return;
         }
         if self.first_prompt_delay.as_ref().is_none_or(FirstPromptDelay::is_over) {
-            // The history ends here.
+            // The replayed history ends before the first other message.
             self.mapper.set_replay(false);
         }
         let Effects { state, fault, usage, session, interrupted, child, call } =
@@ -307,7 +307,8 @@ impl Actor {
         }
     }
 
-    /// Ends the services of the session, and notifies the agent if it supports that.
+    /// Ends the services of the session, and notifies the agent that the session is closed if it supports
+    /// that.
     async fn close(mut self, closing: Option<oneshot::Sender<()>>) {
         if self.run.is_some() {
             self.abort_run(AbortReason::Requested);
@@ -331,7 +332,7 @@ impl Actor {
             }
         }
         if let Some(closing) = closing {
-            // The caller may have dropped the receiver.
+            // Sending fails if the caller has dropped the receiver.
             let _ = closing.send(());
         }
     }

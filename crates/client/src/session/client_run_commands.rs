@@ -1,7 +1,7 @@
 //! Reports an agent that runs commands itself, although the user states that the client runs them.
 //!
 //! With [`CommandRunner::Client`](crate::CommandRunner::Client), a permission request is judged with the
-//! client's sandbox. If the agent then runs the command itself, it runs without a sandbox. The client cannot
+//! client's sandbox. An agent that runs the command itself runs it without a sandbox. The client cannot
 //! prevent that, but detects a tool call that ends without a terminal request.
 
 use std::collections::BTreeMap;
@@ -14,19 +14,18 @@ use crate::event::{EventBody, Json, Payload};
 
 const MAX_WATCHED: usize = 1000;
 
-/// Value of `name` in the event.
 const EVENT: &str = "command.run_by_agent";
 
 const PROBLEM: &str =
     "the agent ran a command itself without a sandbox, although its settings say that it never does";
 
-/// Calls that were allowed because the client will run their commands, and the number of commands that the
-/// agent has requested.
+/// Calls that were allowed because the client will run their commands. Also counts the commands that
+/// completed calls account for.
 #[derive(Debug, Default)]
 pub(super) struct ClientRunCommands {
-    /// By call id: number of requested commands when the call was allowed.
+    /// By call id: number of commands that the agent had requested when the call was allowed.
     allowed: BTreeMap<Arc<str>, u64>,
-    /// Requested commands up to this number belong to completed calls.
+    /// Number of requested commands that are attributed to completed calls.
     claimed: u64,
     is_reported: bool,
 }
@@ -39,7 +38,7 @@ impl ClientRunCommands {
         }
     }
 
-    /// Ends a call. Returns `true` for the first call without a requested command.
+    /// Ends a call. Returns `true` if no requested command belongs to the call, for the first such call only.
     fn end(&mut self, call: &str, wanted: u64) -> bool {
         let Some(before) = self.allowed.remove(call) else { return false };
         let before = before.max(self.claimed);
@@ -52,8 +51,8 @@ impl ClientRunCommands {
 }
 
 impl Actor {
-    /// Reports a call that the agent has completed without a terminal. Ignores a failed call, which may never
-    /// have begun.
+    /// Reports a call that the agent has completed without requesting a terminal. Ignores a failed call,
+    /// because its command may never have run.
     pub(super) fn check_own_command(&mut self, call: &str, now: u64) {
         if !self.client_run_commands.allowed.contains_key(call) {
             return;
@@ -67,7 +66,7 @@ impl Actor {
         }
     }
 
-    /// Reports a call without a terminal that is still in progress at the end of the turn.
+    /// Reports a call that is still in progress at the end of the turn without having requested a terminal.
     pub(super) fn check_unfinished_commands(&mut self) {
         let is_cancelled = self.run.as_ref().is_some_and(|run| run.abort.is_some());
         let calls: Vec<Arc<str>> = self.client_run_commands.allowed.keys().cloned().collect();

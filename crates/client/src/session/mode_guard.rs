@@ -1,8 +1,8 @@
 //! Keeps an agent in the read-only mode that low access selected.
 //!
-//! An agent can leave the mode by itself, and would then act without asking. The client sets the mode back
-//! once per turn. If the agent leaves it again, or it cannot be set back, the turn is cancelled, because low
-//! access is not enforced.
+//! An agent can leave the mode by itself, and would act without asking. The client sets the mode back once
+//! per turn. If the agent leaves the mode again, or refuses to return to it, the client cancels the turn,
+//! because low access is not enforced.
 
 use std::sync::{Arc, Mutex};
 
@@ -15,10 +15,10 @@ use super::restrict::{CONSEQUENCE, current_mode};
 use super::{locked, set};
 use crate::event::{Json, Payload};
 
-/// Value of `name` in the event.
 const EVENT: &str = "mode.left";
 
-/// The mode that low access selected, until the user selects another. Shared by a session and its task.
+/// The mode that low access selected, enforced until the user selects another. Shared by a session and its
+/// task.
 #[derive(Debug, Default)]
 pub(super) struct ModeGuard(Mutex<State>);
 
@@ -28,25 +28,25 @@ struct State {
     restoring: Restoring,
 }
 
-/// Progress of setting back the mode.
+/// Progress of setting back the agent's mode in the current turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Restoring {
     #[default]
     Unused,
-    /// The agent has not answered yet.
+    /// The agent has not answered the request to set back the mode.
     InFlight,
     Used,
-    /// The agent left the mode again, and the turn is being cancelled.
+    /// The agent left the mode a second time, so the turn is being cancelled.
     GivenUp,
 }
 
-/// Reaction to a mode in which the agent acts by itself.
+/// Reaction to an agent that has changed to a mode in which it acts without asking.
 #[derive(Debug, PartialEq, Eq)]
 enum Step {
-    /// No reaction: no mode is enforced, or the mode is being set back.
+    /// No reaction is needed: no mode is enforced, or the mode is being set back.
     Ignore,
     Restore(String),
-    /// The agent left the mode again.
+    /// The turn must be cancelled, because the agent left the mode a second time.
     Cancel(String),
 }
 
@@ -60,7 +60,7 @@ impl ModeGuard {
         std::mem::take(&mut *lock(&self.0)).mode
     }
 
-    /// Allows the mode to be set back once more.
+    /// Allows the client to set back the mode once more, because a turn begins.
     pub(super) fn begin_turn(&self) {
         let mut state = lock(&self.0);
         if state.restoring != Restoring::InFlight {
@@ -68,7 +68,7 @@ impl ModeGuard {
         }
     }
 
-    /// Handles a change to a mode that is not read-only.
+    /// Returns the reaction to a change to a mode that is not read-only.
     fn on_mode_left(&self) -> Step {
         let mut state = lock(&self.0);
         let Some(mode) = state.mode.clone() else { return Step::Ignore };
@@ -85,7 +85,8 @@ impl ModeGuard {
         }
     }
 
-    /// Records the agent's answer. Returns `true` if a mode is still enforced.
+    /// Records the agent's answer to the request to set back the mode. Returns `true` if a mode is still
+    /// enforced.
     fn on_restored(&self) -> bool {
         let mut state = lock(&self.0);
         state.restoring = Restoring::Used;

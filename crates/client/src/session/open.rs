@@ -57,9 +57,8 @@ pub(crate) async fn begin(
         true => CommandSandbox::new(files.clone(), shared.support()),
         false => CommandSandbox::none(files.clone()),
     };
-    // Determine the sandbox while the agent opens the session. Only built-in tools are requested before they
-    // are used, and only version 2 has them. For all other requests, the sandbox is determined before the
-    // command runs.
+    // The sandbox is determined while the agent opens the session. Only the built-in tools of version 2 need
+    // it that early. For other requests, it is determined before each command.
     let confining = command_sandbox.clone();
     let looking = (shared.known.version == Version::V2)
         .then(|| tokio::spawn(async move { confining.prepare().await.1 }));
@@ -112,7 +111,7 @@ pub(crate) async fn begin(
             replay.mapper.set_session(id);
             replay.mapper.set_replay(true);
             let mut answer = replay.resume(&mut inbox, stage, method, &params).await;
-            // Some agents announce methods that they do not have.
+            // Some agents announce `session/resume` without having it, so loading is tried as well.
             if method == SESSION_RESUME && shared.known.can.load && answer.as_ref().is_err_and(is_unknown) {
                 answer = replay.resume(&mut inbox, stage, SESSION_LOAD, &params).await;
             }
@@ -130,7 +129,7 @@ pub(crate) async fn begin(
                 .map_err(|_| failed(Problem::Malformed(format!("session {id:?} is already open"))))?;
             replay.mapper.set_session(&id);
             match &beginning {
-                // The history may contain outdated settings; the answer has the current ones.
+                // The replayed history may contain outdated settings, and the answer has the current ones.
                 SessionStart::Fork(_) => {
                     replay.mapper.set_replay(true);
                     replay.take_held(&mut inbox);
@@ -144,14 +143,14 @@ pub(crate) async fn begin(
             (id, inbox)
         }
     };
-    // History may follow the answer. The session's task decides when it ends.
+    // History may follow the answer. The session's task detects where the history ends.
     let first_prompt_delay = FirstPromptDelay::new(asked_at.elapsed());
     let strays = shared.early_requests.open_session(&id);
     drop(opening);
     let id: Arc<str> = id.into();
     permissions.set_session(&id);
     if let Some(looking) = looking {
-        // Fails only if the runtime shuts down.
+        // Waiting fails only if the runtime shuts down.
         permissions.set_confined(looking.await.unwrap_or_default());
     }
     let snapshot = Arc::new(Mutex::new(snapshot));
@@ -222,7 +221,7 @@ fn params(config: &SessionConfig, beginning: &SessionStart, servers: Vec<Value>,
         params.insert("sessionId".to_owned(), id.as_str().into());
     }
     params.insert("cwd".to_owned(), json!(config.cwd));
-    // Version 1 requires it even if it is empty.
+    // In version 1, `mcpServers` is required even if it is empty.
     params.insert("mcpServers".to_owned(), servers.into());
     if !config.additional_dirs.is_empty() {
         params.insert("additionalDirectories".to_owned(), json!(config.additional_dirs));
@@ -233,7 +232,8 @@ fn params(config: &SessionConfig, beginning: &SessionStart, servers: Vec<Value>,
     params.into()
 }
 
-/// Sends the request that opens a session. Repeats it once after a login that needs no user.
+/// Sends the request that opens a session. If the agent requires a login that needs no user, logs in and
+/// repeats the request once.
 async fn send_open_request(
     shared: &Shared,
     stage: Stage,
@@ -257,19 +257,19 @@ struct Replay<'a> {
     events: &'a mut Vec<RuntimeEvent>,
     requests: &'a mut Vec<Request>,
     snapshot: &'a mut Snapshot,
-    /// `true` if the request may be repeated once, after a login.
+    /// `true` if the request may be repeated once after a login.
     log_in: bool,
 }
 
-/// Maximum number of messages handled at once before a prompt. Without it, an agent that never stops sending
-/// could block the prompt.
+/// Maximum number of messages that are handled in a row before a prompt. Without this limit, an agent that
+/// never stops sending could block the prompt.
 pub(super) const MAX_HELD_MESSAGES: usize = 65_536;
 
 /// Maximum number of replayed events that are kept for the caller.
 const MAX_REPLAYED_EVENTS: usize = 2048;
 
 impl Replay<'_> {
-    /// Sends the request and reads the replayed history, which has no effects.
+    /// Sends the request that resumes a session, and reads the replayed history, which has no effects.
     async fn resume(
         &mut self,
         inbox: &mut narrows_rpc::Session,
@@ -300,7 +300,7 @@ impl Replay<'_> {
         let late = || self.shared.failed(stage, Problem::Deadline(limit));
         let asking = timeout_at(until, self.shared.peer.call_in(inbox, method, params)).await;
         let id = asking.map_err(|_| late())?.map_err(|error| self.shared.failed(stage, error))?;
-        // At this time the agent's requests are refused, because it may wait for the answers.
+        // Requests of the agent are refused meanwhile, because the agent may wait for the answers.
         let mut early_deadline = None;
         loop {
             let Ok(item) = timeout_at(early_deadline.unwrap_or(until).min(until), inbox.recv()).await else {
@@ -333,8 +333,8 @@ impl Replay<'_> {
         }
     }
 
-    /// Reads messages that arrived before the session had an id: initial updates, or the history of a forked
-    /// session.
+    /// Reads messages that arrived before the client knew the session id: initial updates, or the history of
+    /// a forked session.
     fn take_held(&mut self, inbox: &mut narrows_rpc::Session) {
         for item in std::iter::from_fn(|| inbox.try_recv()).take(MAX_HELD_MESSAGES) {
             match item {
@@ -345,7 +345,7 @@ impl Replay<'_> {
         }
     }
 
-    /// Refuses the agent's requests: there is no session yet that could judge them.
+    /// Refuses the requests that the agent has sent: no session exists yet that could judge them.
     fn refuse(&mut self) {
         for request in self.requests.drain(..) {
             request.responder.fail(&RpcError::new(Code::NotFound, "the session is not open yet"));
@@ -362,14 +362,14 @@ impl Replay<'_> {
         if effects.session.is_some() {
             super::actor::record_change(self.snapshot, params);
         }
-        // A history can be long, so the oldest events are dropped.
+        // The oldest events are dropped, because a history can be long.
         if self.events.len() > 2 * MAX_REPLAYED_EVENTS {
             self.events.drain(..self.events.len() - MAX_REPLAYED_EVENTS);
         }
     }
 }
 
-/// Returns `true` if the agent does not know the method.
+/// Returns `true` if the agent answered that the method is unknown.
 fn is_unknown(error: &ClientError) -> bool {
     matches!(&*error.problem, Problem::Refused(error) if error.is(Code::MethodNotFound))
 }

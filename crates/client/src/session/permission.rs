@@ -27,7 +27,7 @@ use crate::option_choice::{self, PermissionAnswer, PermissionOption};
 use crate::permission_request::{Approval, PermissionReply, PermissionRequest, RequestProblem};
 use crate::permissions::{DecidedBy, PermissionNotice, PermissionService, TurnId, explained};
 
-/// Reason why a call is incomplete.
+/// Problem of a request whose tool call was too large to keep.
 const TOO_LARGE: &str = "the tool call has more input, locations or content than is kept";
 
 pub(super) struct HeldRequest {
@@ -36,13 +36,13 @@ pub(super) struct HeldRequest {
     options: Vec<PermissionOption>,
     decision: Decision,
     may_always: bool,
-    /// `true` if the request has a command that the client runs, according to the user.
+    /// `true` if the request contains a command that the client runs, according to the user's settings.
     is_trusted: bool,
-    /// `true` if the agent wants to change its mode.
+    /// `true` if the request is about a change of the agent's mode.
     switches_mode: bool,
-    /// The action, if the client will perform it for the agent.
+    /// Action that the client would perform for the agent if the request is allowed.
     client_action: Option<ClientAction>,
-    /// Share of the budget of open requests.
+    /// Share of the limit of open requests, held until the answer.
     _permit: OwnedSemaphorePermit,
 }
 
@@ -50,9 +50,9 @@ pub(super) struct SettledRequest {
     id: String,
     reply: PermissionReply,
     by: DecidedBy,
-    /// Decision of the policy with link targets, if it differs from the decision without them.
+    /// Decision of the policy that considers link targets, if it differs from the decision without them.
     decision: Option<Decision>,
-    /// Shown part of the changed files.
+    /// Part of the changes that the person was shown.
     shown: ShownChange,
 }
 
@@ -62,12 +62,12 @@ impl SettledRequest {
     }
 }
 
-/// The subjects by which a request is judged.
+/// The subjects of a request, as the policy judges them.
 #[derive(Clone)]
 struct JudgedSubjects {
-    /// The strictest decision on any subject counts.
+    /// Subjects of the request. The strictest decision on any of them counts.
     subjects: Vec<Subject>,
-    /// `true` if a part of the request could not be read, or is ambiguous.
+    /// `true` if a part of the request could not be read or is ambiguous.
     is_partial: bool,
     approval: Option<Approval>,
 }
@@ -78,22 +78,21 @@ impl JudgedSubjects {
         let strictest = decisions.reduce(Decision::stricter);
         let mut decision = strictest.unwrap_or_else(|| permissions.judge(turn, &Action::default(), false));
         if self.is_partial {
-            // A request that cannot be read completely cannot be judged. No rule may allow it, but a person
-            // may.
+            // A rule must not allow a request that cannot be read completely. A person may allow it.
             decision.verdict = decision.verdict.max(Verdict::Ask);
         }
         if let Some(approval) = &self.approval
             && matches!(decision.because, DecisionReason::Preset { .. })
             && decision.verdict <= Verdict::Ask
         {
-            // An approval comes from a person or a rule, not from a preset.
+            // A preset does not decide about an approval: only a person or a rule does.
             decision.verdict = Verdict::Ask;
             decision.because = DecisionReason::Approval { reason: approval.reason.clone() };
         }
         decision
     }
 
-    /// Returns `true` if no subject has a path that could be a link.
+    /// Returns `true` if no subject contains a path, so that no link needs to be followed.
     fn names_nothing(&self) -> bool {
         let is_plain =
             |action: &Action| action.paths.is_empty() && action.cwd.is_none() && action.command.is_none();
@@ -104,7 +103,7 @@ impl JudgedSubjects {
         self.subjects.iter().map(|subject| &subject.action)
     }
 
-    /// Adds the link targets of the subjects' paths. If they cannot be followed, marks the request as
+    /// Adds the link targets of the subjects' paths. If a path cannot be followed, marks the request as
     /// partial.
     async fn followed(mut self, permissions: &PermissionService) -> Self {
         let Some(here) = permissions.local_root().map(Path::to_owned) else { return self };
@@ -130,7 +129,8 @@ impl Actor {
         let turn = permissions.turn();
         let id = permissions.next_request_id();
         let asked = self.mapper.permission_requested(&id, method, params, now_ms(), &mut self.events);
-        // Only version 2 has the built-in tools, and only for an agent that accepts servers from its client.
+        // Built-in tools exist only in version 2, and only for an agent that accepts MCP servers from its
+        // client.
         let known = &self.shared.known;
         let has_tools = known.version == Version::V2 && known.can.mcp_acp;
         let Offer { read_files: read, write_files: write, run_commands: run } = self.shared.offer;
@@ -139,11 +139,11 @@ impl Actor {
         let agent = &self.shared.agent;
         let is_trusted = !agent.acts_through_client && agent.commands_run_by == CommandRunner::Client;
         let runs_commands = (agent.acts_through_client || is_trusted) && self.shared.offer.run_commands;
-        // An MCP server runs commands without a sandbox.
+        // A command of a user's MCP server is no command of the client: it runs without a sandbox.
         let is_held = |Subject { action, runs_here }: &Subject| {
             !runs_here && action.command.is_some() && action.server.is_none()
         };
-        // Determine the sandbox of the next command before the command is judged.
+        // The sandbox of the next command is determined before the command is judged.
         let command_sandbox = (runs_commands && subjects.iter().any(is_held)).then(|| {
             subjects
                 .iter_mut()
@@ -161,7 +161,8 @@ impl Actor {
         let is_partial = problem.is_some() || asked.is_bare;
         let matter = JudgedSubjects { subjects, is_partial, approval: asked.approval.clone() };
         let decision = matter.judge(&permissions, turn);
-        // If an action was not shown completely, it is not allowed for a later request.
+        // If the request did not show the whole action, the permission does not cover a later request of the
+        // action.
         let client_action =
             client_action(&matter.subjects, &asked, &self.services.cwd).filter(|_| !is_partial);
         let options: Vec<PermissionOption> = asked
@@ -192,12 +193,13 @@ impl Actor {
             approval: asked.approval,
             problem,
         };
-        // Allows for good only if the agent offers nothing else and the preset allows everything.
+        // The request is allowed for good only if no option allows it once, and only with the preset that
+        // allows everything.
         let may_always = permissions.access() == Access::High;
         let responder = request.responder;
         let given_up = responder.cancelled();
         let cwd = self.services.cwd.clone();
-        // A denial stays a denial for any link target.
+        // Link targets can make a decision only stricter, so a denial is final.
         let is_final =
             decision.verdict == Verdict::Deny || matter.names_nothing() && command_sandbox.is_none();
         let immediately = permissions.reply_without_asking(&decision).filter(|_| is_final);
@@ -249,7 +251,7 @@ impl Actor {
     /// Answers a settled request, and reports the answer.
     pub(super) fn settled(&mut self, settled: SettledRequest) {
         let SettledRequest { id, reply, by, decision: followed, shown } = settled;
-        // If the request is missing, it was answered at the end of its turn.
+        // A request that is no longer held was already answered at the end of its turn.
         let Some(held) = self.held.remove(&id) else { return };
         let HeldRequest {
             responder,
@@ -265,7 +267,8 @@ impl Actor {
         let decision = followed.unwrap_or(decision);
         let answer = answer(&options, &reply, may_always);
         let chosen = answer.option_id().and_then(|id| options.iter().find(|option| option.option_id == id));
-        // Showing a part of a file does not allow the rest.
+        // If only a part of a file's change was shown, the permission does not cover the client's later
+        // write.
         let client_action = client_action.filter(|_| shown == ShownChange::Whole);
         if let (DecidedBy::Person, Some(client_action), Some(option)) = (by, client_action, chosen) {
             let allowed = &self.services.permissions.allowed;
@@ -290,7 +293,7 @@ impl Actor {
             option_kind: chosen.map(|option| option.kind.clone()),
             decision: Some(explained(&decision, by)),
         };
-        // Tells a gate, which may log who decided.
+        // The mark tells a gate in front of the agent that no person has decided.
         let answer = if matches!(by, DecidedBy::NoApprover | DecidedBy::Deadline) {
             answer.unasked(by.name())
         } else {
@@ -302,7 +305,7 @@ impl Actor {
         self.reset_silence_timer();
     }
 
-    /// Answers and reports all open requests, because their turn is over.
+    /// Answers and reports all open requests, because their turn has ended.
     pub(super) fn settle_all(&mut self) {
         self.services.permissions.cancel();
         while let Some(answered) = self.tasks.try_join_next() {
@@ -353,7 +356,7 @@ impl Actor {
     }
 }
 
-/// Returns the answer as one of the agent's options.
+/// Returns the answer that selects one of the agent's options according to `reply`.
 fn answer(options: &[PermissionOption], reply: &PermissionReply, may_always: bool) -> PermissionAnswer {
     match reply {
         PermissionReply::Allow => {

@@ -1,21 +1,21 @@
 //! Selects a read-only mode of the agent for low access.
 //!
 //! Many agents change files and run commands themselves, without asking. Low access cannot prevent that, but
-//! a read-only mode of the agent can. So such a mode is selected if the agent has one. If not, that is
-//! reported.
+//! a read-only mode of the agent can. So the client selects such a mode if the agent has one, and otherwise
+//! reports that the agent has none.
 
 use super::{Rejection, Session};
 use crate::snapshot::{OptionValue, Snapshot};
 
-/// Modes in which an agent changes nothing by itself, by id or name, the strictest first.
+/// Ids or names of modes in which an agent changes nothing by itself, the strictest first.
 const READ_ONLY_MODES: [&str; 3] = ["readonly", "plan", "ask"];
 
-/// Name of the requested mode in reports, if the agent has no such mode.
+/// Name of the requested mode in a report about an agent without a read-only mode.
 const WANTED: &str = "read-only";
 
 const NONE: &str = "the agent has no read-only mode";
 
-/// Consequence if the agent is not in a read-only mode.
+/// Text in reports: the consequence if the agent is not in a read-only mode.
 pub(super) const CONSEQUENCE: &str = "low access cannot prevent what it does without asking";
 
 /// Selects a read-only mode, or reports that there is none.
@@ -28,7 +28,8 @@ pub(super) async fn restrict(session: &Session) {
             }
             rejection
         }
-        // Other agents may have the same name, so a read-only mode is selected if one is offered.
+        // The built-in agent needs no mode. Another agent may have its name, so an offered read-only mode is
+        // selected.
         None if session.shared.known.is_built_in_agent() => None,
         None => {
             Some(Rejection { option: "mode".to_owned(), value: WANTED.to_owned(), reason: NONE.to_owned() })
@@ -51,7 +52,7 @@ struct Mode {
 
 pub(super) struct CurrentMode {
     pub(super) id: String,
-    /// `true` if the agent changes nothing by itself in this mode.
+    /// `true` if the agent changes nothing by itself in the mode.
     pub(super) only_reads: bool,
 }
 
@@ -81,7 +82,8 @@ fn modes(snapshot: &Snapshot) -> Option<(String, &[OptionValue])> {
     }
 }
 
-/// Normalizes a name for comparison. `Read-only mode` and `https://…/session-modes#plan` are common.
+/// Normalizes a mode's id or name for comparison. Agents use forms such as `Read-only mode` and
+/// `https://…/session-modes#plan`.
 fn plain(name: &str) -> String {
     let last = name.rsplit(['#', '/']).next().unwrap_or(name);
     let letters: String =
@@ -132,7 +134,7 @@ mod tests {
         check(&offered("a", &["a", "https://agentclientprotocol.com/protocol/session-modes#plan"]), {
             Some(("https://agentclientprotocol.com/protocol/session-modes#plan", false))
         });
-        // A name with another ending does not match.
+        // A name that only begins with the name of a read-only mode does not match.
         check(&offered("a", &["a", "ask-never", "planless", "task"]), None);
         let named = json!({"modes": {"currentModeId": "1", "availableModes": [
             {"id": "1", "name": "Agent"}, {"id": "2", "name": "Read-only mode"},

@@ -31,13 +31,13 @@ use crate::runtime::Shared;
 use crate::structured::AnswerSchema;
 use crate::turn::Turn;
 
-/// Minimum and maximum time without messages after the session was opened, before the first prompt is sent.
+/// Minimum duration without messages between opening the session and sending the first prompt.
 const MIN_QUIET: Duration = Duration::from_millis(3);
 const MAX_QUIET: Duration = Duration::from_millis(50);
 
 const MAX_FIRST_PROMPT_DELAY: Duration = Duration::from_millis(150);
 
-/// Delay of the first prompt. Until then the agent may send updates that belong to the opening of the
+/// Delay of the first prompt. During the delay, the agent may send updates that belong to opening the
 /// session.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FirstPromptDelay {
@@ -46,7 +46,7 @@ pub(super) struct FirstPromptDelay {
 }
 
 impl FirstPromptDelay {
-    /// Creates the delay for a session that took `took` to open: a slow agent or machine gets more time.
+    /// Creates the delay for a session that took `took` to open. A slow agent or machine gets a longer delay.
     pub(super) fn new(took: Duration) -> Self {
         Self { opened: Instant::now(), quiet: (took / 4).clamp(MIN_QUIET, MAX_QUIET) }
     }
@@ -63,7 +63,7 @@ impl Actor {
         reply: oneshot::Sender<Result<RunHandle, ClientError>>,
     ) {
         let outcome = self.try_begin(request).await;
-        // The caller may have dropped the receiver. The run continues.
+        // Sending fails if the caller has dropped the receiver. The run continues.
         let _ = reply.send(outcome);
     }
 
@@ -85,10 +85,10 @@ impl Actor {
             Ok(blocks) => blocks,
             Err(error) => return failed(&self.shared, Problem::Invalid(error.to_string())),
         };
-        // Messages that arrived before are not answers to this prompt.
+        // Messages that arrived before the prompt is sent do not answer it.
         self.take_earlier().await;
         self.services.permissions.begin_turn();
-        // Without a limit, an agent that reads nothing would block all other commands of the session.
+        // Without this time limit, an agent that reads nothing would block all other commands of the session.
         let limit = self.shared.agent.deadlines.open;
         let prompt = match timeout(limit, self.prompt(&blocks)).await {
             Ok(Ok(prompt)) => prompt,
@@ -102,7 +102,7 @@ impl Actor {
             }
         };
         let run_id: Arc<str> = uuid::Uuid::now_v7().to_string().into();
-        // Earlier events belong to the session, not to the run.
+        // Events from before the prompt belong to the session, not to the run.
         self.flush();
         self.mapper.start(&run_id, now_ms(), &mut self.events);
         self.meter.begin();
@@ -134,9 +134,9 @@ impl Actor {
         Ok(RunHandle { run_id, events: Events { reader }, result, cancel })
     }
 
-    /// Handles earlier messages, which belong to the session and not to the new run.
+    /// Handles messages that arrived before the prompt, which belong to the session and not to the new run.
     async fn take_earlier(&mut self) {
-        // A line passes through two tasks before it is received.
+        // Each received line passes through two tasks. Yielding lets these tasks run.
         for _ in 0..4 {
             tokio::task::yield_now().await;
         }
@@ -154,12 +154,12 @@ impl Actor {
         }
         self.first_prompt_delay = None;
         self.flush();
-        // Calls of MCP servers run as separate tasks, which begin outside of the turn.
+        // Yielding lets calls of MCP servers, which are separate tasks, begin before the turn.
         tokio::task::yield_now().await;
     }
 
-    /// Handles updates that the agent sends right after it has opened the session, and that may still be in
-    /// transit. The built-in agent sends none.
+    /// Waits for updates that the agent sends right after opening the session and that may still be in
+    /// transit. The built-in agent sends no such updates.
     async fn wait_before_first_prompt(&mut self) {
         let Some(FirstPromptDelay { opened, quiet }) = self.first_prompt_delay else { return };
         if self.shared.known.is_built_in_agent() {
@@ -235,7 +235,7 @@ impl Actor {
         }
         let fault = meta.get_mut("narrows/error").map(Value::take);
         if let Some(fault) = fault.filter(|fault| !fault.is_null()) {
-            // An unreadable member still counts as a failure.
+            // A failure that cannot be parsed still counts as a failure, with default values.
             let fault: Fault = serde_json::from_value(fault).unwrap_or_default();
             run.fault = Some(fault.clone());
             self.mapper.note_fault(fault);
@@ -265,7 +265,7 @@ impl Actor {
     fn refused(&mut self, error: &CallError) {
         let Some(run) = &mut self.run else { return };
         let end = match error {
-            // The answer to a cancelled prompt does not matter.
+            // Any error in answer to a cancelled prompt counts as the confirmation.
             CallError::Refused(refused) if run.abort.is_some() || refused.is(Code::Cancelled) => {
                 return self.stopped(Some(StopReason::Cancelled));
             }
@@ -277,7 +277,7 @@ impl Actor {
                 run.data = Some(json!({"code": refused.code, "data": refused.data}));
                 RunEnd::Failed { message: refused.message.to_string(), code: Some("agent_error".to_owned()) }
             }
-            // The connection is lost. The cause is reported when the end of the connection is read.
+            // The connection is lost. The cause is reported once the end of the connection is read.
             CallError::Lost { .. } => return,
             error => RunEnd::Failed { message: error.to_string(), code: Some("malformed".to_owned()) },
         };
@@ -308,13 +308,14 @@ impl Actor {
             }
         }
         let end = match run.abort {
-            // Reports the reason of the cancellation, regardless of the agent's answer.
+            // The cause of the cancellation is reported, regardless of the agent's answer.
             Some(Abort {
                 why: why @ (AbortReason::Timeout(_) | AbortReason::Silence(_) | AbortReason::ModeLeft),
                 ..
             }) => why.end(),
             _ => match run.interrupted.take().filter(|_| reason == Some(StopReason::Refusal)) {
-                // The gate stopped the turn; the agent did not refuse.
+                // The stop reason is a refusal because the gate stopped the turn, not because the agent
+                // refused.
                 Some(why) => RunEnd::Failed {
                     message: format!("the gate stopped the turn: {why}"),
                     code: Some("refusal".to_owned()),
@@ -325,12 +326,13 @@ impl Actor {
         self.finish(end, structured);
     }
 
-    /// Prompts for the answer once more, in the same run.
+    /// Prompts the agent again in the same run, because its answer violated the schema.
     fn repair(&mut self, blocks: &[Block]) {
         self.mapper.end_messages(now_ms(), &mut self.events);
         self.meter.next_prompt();
         let params = self.prompt_params(blocks);
-        // The agent has just answered, so the queue has room. If not, the prompt is not repeated.
+        // The agent has just answered, so the output queue has room. If it has none, the agent is not
+        // prompted again.
         let asking = self.shared.peer.call_in(&self.inbox, SESSION_PROMPT, &params);
         let Some(Ok(prompt)) = futures_now(asking) else {
             return self.finish(RunEnd::Stopped(Some(StopReason::EndTurn)), None);

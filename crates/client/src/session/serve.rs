@@ -68,7 +68,7 @@ struct Terminal {
 }
 
 impl Actor {
-    /// Handles a request. A slow request runs in a separate task.
+    /// Handles a request of the agent. A slow request is handled in a separate task.
     pub(super) fn request(&mut self, request: Request) {
         let method = request.frame.method().unwrap_or_default().into_owned();
         let named = request.frame.session().map(std::borrow::Cow::into_owned);
@@ -97,7 +97,7 @@ impl Actor {
                         .refuse(request, &RpcError::new(Code::MethodNotFound, "this was not offered"));
                 }
                 let services = Arc::clone(&self.services);
-                // The task may run in a later turn.
+                // The turn is recorded now, because the task may run in a later turn.
                 let turn = services.permissions.turn();
                 let Request { frame, responder } = request;
                 self.tasks.spawn(async move {
@@ -122,10 +122,10 @@ impl Actor {
         }
     }
 
-    /// Refuses a request for another session. If that is a child session of this one, the refusal is reported
-    /// as an event.
+    /// Refuses a request for another session. If the other session is a child of this one, an event reports
+    /// the refusal.
     fn refuse_other(&mut self, request: Request, method: &str, other: &str) {
-        // The announcement of a child session was sent earlier, but arrives in another queue.
+        // The announcement of the child session may still be in another queue, so that queue is read first.
         for _ in 0..super::open::MAX_HELD_MESSAGES {
             let Some(item) = self.inbox.try_recv() else { break };
             self.handle_item(item);
@@ -191,7 +191,7 @@ impl Actor {
     }
 }
 
-/// Serves a request. Returns the result, and the slot of a large answer.
+/// Serves a request. Returns the result, and the memory slot of a large answer.
 async fn serve(
     services: &Arc<Services>,
     turn: TurnId,
@@ -254,7 +254,8 @@ async fn serve(
     }
 }
 
-/// Returns how to handle links in the path. A gate marks requests whose path it has judged without links.
+/// Returns how to treat links in the request's path. A gate marks a request if it has judged the path without
+/// links.
 fn path_links(meta: Option<&Value>) -> PathLinks {
     match meta.is_some_and(|meta| meta["narrows"]["noLinks"] == true) {
         true => PathLinks::Refuse,

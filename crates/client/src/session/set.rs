@@ -9,8 +9,7 @@ use super::locked;
 use crate::runtime::Shared;
 use crate::snapshot::Snapshot;
 
-/// Sets the option of this category to the value with this id or name. Returns the reason if it cannot be
-/// set.
+/// Sets the option of this category to the value with this id or name. Returns the reason if that fails.
 pub(super) async fn try_set(
     shared: &Shared,
     session: &str,
@@ -25,7 +24,7 @@ pub(super) async fn try_set(
     let mut snapshot = locked(snapshot);
     snapshot.opened(&answer);
     note(&mut snapshot);
-    // Some agents confirm a change but keep their value.
+    // Some agents confirm a change without making it, so the reported value is compared.
     match snapshot.option(category).map(|option| option.current.clone()) {
         Some(current) if params.get("value").is_some_and(|value| *value != current) => {
             Err(format!("the agent kept {current}"))
@@ -34,8 +33,8 @@ pub(super) async fn try_set(
     }
 }
 
-/// Returns the method, its params, and the change of the snapshot on success, for the form that the agent
-/// supports.
+/// Returns the method and params for the form of settings that the agent supports, and the change that
+/// success makes to the snapshot.
 #[expect(clippy::type_complexity, reason = "three things, used once")]
 fn setting_request(
     session: &str,
@@ -84,7 +83,7 @@ fn first_names<'a>(mut names: impl Iterator<Item = &'a str>) -> String {
     words
 }
 
-/// Returns the reason of a rejection. Agents often put it into the details.
+/// Returns the reason of a rejection. Many agents put the reason into the error's details.
 fn refusal(error: &narrows_rpc::CallError) -> String {
     if let narrows_rpc::CallError::Refused(error) = error
         && let Some(details) =

@@ -13,8 +13,8 @@ use super::actor::Actor;
 /// Time for an agent to end its turn after its terminals were killed.
 const KILL_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Grace periods for an agent that did not end a cancelled turn. Short, because the agent already had the
-/// `cancel` deadline.
+/// Grace periods for ending an agent that did not end a cancelled turn. Short, because the agent already had
+/// the `cancel` deadline.
 const STOP_LADDER: Ladder =
     Ladder { eof_grace: Duration::from_millis(500), term_grace: Duration::from_millis(500) };
 
@@ -22,7 +22,7 @@ impl Actor {
     pub(super) fn deadline(&self, has_room: bool) -> Option<Instant> {
         let run = self.run.as_ref()?;
         let silence = self.shared.agent.deadlines.silence;
-        // While no events are read, nothing is read from the agent, so its silence does not count.
+        // Nothing is read from the agent while the queue of events is full, so silence does not count.
         let counts = !silence.is_zero() && run.abort.is_none() && has_room;
         let quiet = counts.then_some(self.silence.1);
         run.next_deadline().into_iter().chain(quiet).min()

@@ -7,18 +7,19 @@ use serde_json::Value;
 
 use crate::peer_json;
 
-/// Number of bytes to search, from the end of a message that is not JSON as a whole.
+/// Maximum number of bytes to search, counted from the end of a message that is not JSON as a whole.
 const MAX_SEARCHED_BYTES: usize = 256 << 10;
 
 /// Maximum nesting depth that the parser accepts.
 const MAX_DEPTH: usize = 127;
 
-/// Maximum number of well-formed values to try that the parser refuses, because of a lone surrogate or a
-/// large number. Each may contain the next, so trying all could take quadratic time.
+/// Maximum number of values to try that are well-formed but that the parser refuses, because of a lone
+/// surrogate or a large number. Each such value may contain the next, so trying all could take quadratic
+/// time.
 const MAX_UNREADABLE: usize = 16;
 
 /// Returns the JSON value in `text`: the whole text, or else its last code fence, or else its last object. If
-/// `any` is set, values other than objects count too; inside of a text, only lists.
+/// `any` is set, a whole text or fence may be any value, and a list in the text counts like an object.
 pub(super) fn last(text: &str, any: bool) -> Option<Value> {
     let text = text.trim_start_matches('\u{feff}').trim();
     let wanted = |value: &Value| any || value.is_object();
@@ -31,7 +32,7 @@ pub(super) fn last(text: &str, any: bool) -> Option<Value> {
 
 fn fences(text: &str) -> Vec<&str> {
     let mut blocks = Vec::new();
-    // The open fence, and the start of its content.
+    // Delimiter of the open code fence, and position of its content.
     let mut open: Option<(&str, usize)> = None;
     let mut at = 0;
     for line in text.split_inclusive('\n') {
@@ -52,13 +53,14 @@ fn fences(text: &str) -> Vec<&str> {
     blocks
 }
 
-/// Returns the backticks or tildes at the start of a line.
+/// Returns the backticks or tildes at the start of a line, which delimit a code fence.
 fn mark(line: &str) -> &str {
     let Some(sign @ ('`' | '~')) = line.chars().next() else { return "" };
     &line[..line.len() - line.trim_start_matches(sign).len()]
 }
 
-/// Returns the last value that starts with `sign` and is not inside another such value.
+/// Returns the last object or list that starts with `sign` and is not inside another one that starts with
+/// `sign`.
 fn last_from(text: &str, sign: char) -> Option<Value> {
     let mut scanner = Scanner::new(text);
     let mut last = None;
@@ -86,7 +88,7 @@ fn last_from(text: &str, sign: char) -> Option<Value> {
     last
 }
 
-/// Returns the end of `text` within the search limit, cut between characters.
+/// Returns the end of `text` that is searched. Cuts between characters.
 fn tail(text: &str) -> &str {
     let mut start = text.len().saturating_sub(MAX_SEARCHED_BYTES);
     while !text.is_char_boundary(start) {
@@ -170,7 +172,7 @@ mod tests {
         check(&format!("{} {{\"a\":1}}", "{\"a\":[1e999,".repeat(1_000)), Some(&json!({"a": 1})));
     }
 
-    /// Reference implementation: parses from every start separately.
+    /// Reference implementation, which parses separately from every `sign` in the text.
     fn last_of_every_start(text: &str, sign: char) -> Option<Value> {
         let mut last = None;
         let mut at = 0;

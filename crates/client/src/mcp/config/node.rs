@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
-/// A JSON value, reduced to the needs of a file of servers.
+/// A JSON value, reduced to the types that a file of MCP servers needs.
 #[derive(Debug, PartialEq)]
 pub(super) enum Node {
     Null,
@@ -13,12 +13,12 @@ pub(super) enum Node {
     Number,
     Text(String),
     List(Vec<Self>),
-    /// In the order of the file.
+    /// An object, as pairs in the order of the file.
     Pairs(Vec<(String, Self)>),
 }
 
 impl Node {
-    /// Returns `{"name": …, "value": …}` as a pair.
+    /// Converts the object `{"name": …, "value": …}` to a pair.
     pub(super) fn into_pair(self) -> Option<(String, Self)> {
         let Self::Pairs(pairs) = self else { return None };
         let (mut name, mut value) = (None, None);

@@ -32,10 +32,10 @@ impl Arguments {
         self.optional_text(key)?.map(|path| path_of(key, path)).transpose()
     }
 
-    /// Reads an optional positive integer. A larger number becomes the maximum.
+    /// Reads an optional positive integer. A number above the maximum of `u32` becomes that maximum.
     pub(super) fn count(&mut self, key: &str) -> Result<Option<u32>, String> {
         let Some(value) = self.take(key) else { return Ok(None) };
-        // Some models write all numbers with a decimal point.
+        // Some models write integers with a decimal point.
         let whole = value.as_f64().filter(|number| *number >= 1.0 && number.fract() == 0.0);
         let Some(number) = whole else {
             return Err(format!("the argument {key} is not a positive integer"));
@@ -77,7 +77,7 @@ impl Arguments {
         texts.collect()
     }
 
-    /// Refuses unknown arguments: they may be meant to change the whole call.
+    /// Refuses unknown arguments, because the model may intend them to change the meaning of the call.
     pub(super) fn end(self) -> Result<(), String> {
         match self.0.keys().next() {
             None => Ok(()),

@@ -13,10 +13,10 @@ pub(super) const READ: &str = "read_text_file";
 pub(super) const WRITE: &str = "write_text_file";
 pub(super) const RUN: &str = "run_command";
 
-/// Default and maximum time limit of a command.
+/// Time limit of a command if the call names none.
 const DEFAULT_COMMAND_TIMEOUT: Duration = Duration::from_secs(120);
 const MAX_COMMAND_TIMEOUT: Duration = Duration::from_secs(600);
-/// Maximum number of output bytes for a model, counted from the end.
+/// Maximum number of output bytes that a model gets. The end of longer output is kept.
 const MAX_OUTPUT_BYTES: usize = 128 * 1024;
 
 pub(super) fn list(offer: Offer) -> Vec<Value> {
@@ -116,7 +116,8 @@ pub(crate) enum ToolCall {
 }
 
 impl ToolCall {
-    /// Parses a call. Returns `None` if the tool is not offered, and an error for invalid arguments.
+    /// Parses a call of a built-in tool. Returns `None` if the tool is not offered, and an error for invalid
+    /// arguments.
     pub(crate) fn parse(
         offer: Offer,
         tool: &str,
@@ -182,7 +183,7 @@ impl ToolCall {
     }
 }
 
-/// Returns the result of a command. A command that fails is a successful tool call, unless it was killed.
+/// Returns the tool result for a command. Only a killed command counts as a failed tool call.
 fn ran(ran: &Ran, time_limit: Duration) -> Value {
     let end = match (ran.timed_out, ran.code, &ran.signal) {
         (true, ..) => format!("killed: it had not ended after {time_limit:?}"),

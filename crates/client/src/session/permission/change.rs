@@ -1,7 +1,7 @@
 //! Compares the changes that an agent shows with the files on disk.
 //!
-//! An agent claims an old text. If the client trusted the claim, a permission request could show only a part
-//! of a change, and the answer would cover the whole new text.
+//! An agent claims the old text of a change. If the client trusted a wrong claim, a permission request could
+//! show only a part of a change, while the answer would cover the whole new text.
 
 use std::fs::File;
 use std::io::Read;
@@ -9,18 +9,19 @@ use std::path::{Path, PathBuf};
 
 use crate::permission_request::FileChange;
 
-/// Larger files are not compared. Their new text is shown completely.
+/// Maximum size of a file that is compared. The new text of a larger file is shown completely.
 const MAX_COMPARED_BYTES: u64 = 10 << 20;
 
-/// Shown part of the changed files.
+/// Part of the changes that a permission request shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ShownChange {
-    /// All of each new text, or all of its differences from the file.
+    /// The request shows all of each new text, or all of its differences from the file on disk.
     Whole,
     Part,
 }
 
-/// Removes each old text that does not match the file. Relative paths start in `cwd`.
+/// Removes the claimed old text of each change that does not match the file on disk. Relative paths start in
+/// `cwd`.
 pub(super) async fn compare_with_disk(
     changes: Vec<FileChange>,
     cwd: PathBuf,
@@ -31,7 +32,7 @@ pub(super) async fn compare_with_disk(
     let without_old = |change: &FileChange| FileChange { old_text: None, ..change.clone() };
     let fallback = changes.iter().map(without_old).collect();
     let comparing = tokio::task::spawn_blocking(move || compare(changes, &cwd));
-    // Fails only if the runtime shuts down.
+    // The spawned task fails only if the runtime shuts down.
     comparing.await.unwrap_or((fallback, ShownChange::Whole))
 }
 
@@ -50,7 +51,7 @@ fn compare(mut changes: Vec<FileChange>, cwd: &Path) -> (Vec<FileChange>, ShownC
 
 /// Returns the text of a regular file. `None` for other types, large files and invalid text. Blocks.
 fn read(path: &Path) -> Option<String> {
-    // Checked before opening, because opening a pipe would block.
+    // The file type is checked before the file is opened, because opening a pipe would block.
     let is_file =
         std::fs::metadata(path).is_ok_and(|found| found.is_file() && found.len() <= MAX_COMPARED_BYTES);
     let mut text = String::new();

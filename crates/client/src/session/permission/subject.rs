@@ -1,7 +1,7 @@
 //! The subjects of a permission request, in the form that the policy judges and a person sees.
 //!
 //! One request can have several subjects: a tool call, a separate command line, and further calls. One call
-//! can show several actions. The agent may mean any of them, so all are judged and shown.
+//! can show several actions. The agent may mean any of these actions, so all of them are judged and shown.
 
 use std::path::{Path, PathBuf};
 
@@ -21,8 +21,8 @@ const MAY_RUN_ITSELF: &str = "asks before commands that the agent may run itself
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Subject {
     pub(super) action: Action,
-    /// `true` if the client performs the action in its sandbox: by the built-in MCP server, or by a terminal
-    /// for an agent that is known to run commands only there.
+    /// `true` if the client performs the action in its sandbox: by the built-in MCP server, or in a terminal
+    /// for an agent that is known to run commands only in terminals of the client.
     pub(super) runs_here: bool,
 }
 
@@ -42,18 +42,17 @@ impl Subject {
 
 /// Context of the built-in MCP server's tools, for an agent that has them.
 pub(super) struct BuiltInTools<'a> {
-    /// Directory in which relative paths start.
     pub(super) here: &'a Path,
     pub(super) offer: mcp::Offer,
 }
 
-/// Returns all known subjects of the request. `built_in_tools` is `None` for an agent without the built-in tools.
+/// Returns all known subjects of the request. `built_in_tools` is `None` for an agent without these tools.
 pub(super) fn subjects(asked: &ReadRequest, built_in_tools: Option<&BuiltInTools<'_>>) -> Vec<Subject> {
     let others = asked.other_calls.iter().map(|other| (&other.call, &other.mcp));
     let calls = std::iter::once((&asked.call, &asked.mcp)).chain(others);
-    // A call that shows only its command is judged by the command.
+    // A call that shows nothing but its command is judged by the command alone.
     let shown = calls.filter(|(call, _)| asked.command.is_none() || call.shows_action());
-    // Unknown members belong to the command if there is one, or else to the first call.
+    // Members that the protocol does not define are judged with the command, or else with the first call.
     let beside = |is_first: bool| if is_first { &asked.unknown[..] } else { &[] };
     let mut all: Vec<Subject> = shown
         .enumerate()
@@ -74,10 +73,9 @@ pub(super) fn subjects(asked: &ReadRequest, built_in_tools: Option<&BuiltInTools
     all
 }
 
-/// Returns the action of a call that the built-in server would execute exactly as shown. It is judged again
-/// when the MCP call arrives. If the agent could mean anything else (an argument that the tool does not
-/// accept, another kind, further files, another change), the call counts as one of an unknown tool, even if
-/// its name is right.
+/// Returns the action of a call that the built-in server would execute exactly as shown. The action is judged
+/// again when the MCP call arrives. Returns `None` if the agent could mean anything else: an argument that
+/// the tool does not accept, another kind, further files, or another change.
 fn own(call: &Call, tools: &BuiltInTools<'_>) -> Option<Action> {
     let name = call.sole_name()?;
     let tool = name.strip_prefix("mcp__").unwrap_or(name).strip_prefix("narrows__")?;
@@ -107,12 +105,12 @@ fn own(call: &Call, tools: &BuiltInTools<'_>) -> Option<Action> {
         && changes(call).all(|FileChange { path, new_text, .. }| {
             path.is_some_and(|path| is_named(&path)) && text.as_ref() == Some(&new_text)
         });
-    // Rules about the tool's name still apply.
+    // Rules about the reported names of the tool apply too.
     action.claimed = call.names().map(str::to_owned).collect();
     is_exact.then_some(action)
 }
 
-/// Adds members to an input, in a form that is judged as a whole.
+/// Adds `members` to `input`, so that a rule about the input covers both.
 fn with_members(input: Value, members: &[Json]) -> Value {
     if members.is_empty() {
         return input;
@@ -120,7 +118,7 @@ fn with_members(input: Value, members: &[Json]) -> Value {
     std::iter::once(input).chain(members.iter().map(Json::value)).collect()
 }
 
-/// Returns the action of a call. `beside` are unknown members that may belong to the call.
+/// Returns the action of a call. `beside` are members outside the protocol that may belong to the call.
 fn action(call: &Call, mcp: Option<&(String, String)>, beside: &[Json]) -> Action {
     let input = call.raw_input.as_ref().map(Json::value).unwrap_or_default();
     let input = with_members(input, beside);
@@ -128,7 +126,7 @@ fn action(call: &Call, mcp: Option<&(String, String)>, beside: &[Json]) -> Actio
     let read = Action::read(call.kind.as_deref(), None, &input, &locations);
     let read = read.with_content(&call.content_values()).with_locations(&call.location_values());
     match mcp {
-        // A rule about the agent's own name of the tool still applies.
+        // Rules about the agent's own name of the tool apply too.
         Some((server, tool)) => Action {
             tool: Some(tool.clone()),
             server: Some(server.clone()),
@@ -152,7 +150,7 @@ pub(super) fn all_changes(asked: &ReadRequest) -> Vec<FileChange> {
     asked.calls().flat_map(changes).collect()
 }
 
-/// Returns all judged actions for display. A command without a directory runs in the session's directory.
+/// Returns all judged actions for display. A command without a directory gets the session's directory.
 pub(super) fn shown_actions(subjects: Vec<Subject>, here: &Path) -> Vec<Action> {
     let mut actions: Vec<Action> = subjects.into_iter().map(|subject| subject.action).collect();
     for action in &mut actions {
@@ -163,7 +161,7 @@ pub(super) fn shown_actions(subjects: Vec<Subject>, here: &Path) -> Vec<Action> 
     actions
 }
 
-/// Returns the files for display: those that the agent names, and those that its changes name.
+/// Returns the files to display: those that the agent lists, and those in its changes.
 pub(super) fn locations(asked: &ReadRequest) -> Vec<PathBuf> {
     let mut all: Vec<PathBuf> = Vec::new();
     for call in asked.calls() {
@@ -179,11 +177,12 @@ pub(super) fn locations(asked: &ReadRequest) -> Vec<PathBuf> {
     all
 }
 
-/// Returns the action that the client would perform for the last of `subjects`.
+/// Returns the action that the client would perform if the request is allowed. It corresponds to the last of
+/// `subjects`.
 pub(super) fn client_action(subjects: &[Subject], asked: &ReadRequest, here: &Path) -> Option<ClientAction> {
     let call = &asked.call;
     let action = &subjects.last()?.action;
-    // An ambiguous request was not shown in all of its meanings.
+    // An ambiguous request may mean more than the person was shown, so the answer covers no later action.
     if !asked.other_calls.is_empty() || !asked.unknown.is_empty() || call.is_ambiguous() {
         return None;
     }
@@ -195,7 +194,7 @@ pub(super) fn client_action(subjects: &[Subject], asked: &ReadRequest, here: &Pa
         let cwd = action.cwd.as_ref().map_or_else(|| here.to_owned(), |cwd| here.join(cwd));
         return Some(ClientAction::run(command.clone(), cwd, action.env.clone()));
     }
-    // Exactly one file with one new text.
+    // The client's action is a write if the call changes exactly one file and shows its whole new text.
     if let [content] = call.content() {
         let diff = content.value();
         let text = |key: &str| diff.get(key).and_then(Value::as_str);
@@ -230,8 +229,8 @@ fn is_whole_text(input: &Value) -> bool {
     })
 }
 
-/// Returns the input for display, with everything in the request. Several subjects become members of one
-/// object.
+/// Returns the input to display, with everything in the request. With several subjects, each becomes a member
+/// of one object.
 pub(super) fn input(asked: &ReadRequest) -> Value {
     let command = asked.command_input();
     let mut inputs: Vec<Value> = asked
@@ -255,7 +254,7 @@ pub(super) fn input(asked: &ReadRequest) -> Value {
     }
 }
 
-/// Returns the input of a call. An ambiguous input is returned as text.
+/// Returns the input of a call to display. An ambiguous input is shown as JSON text.
 fn shown_input(call: &Call) -> Value {
     match &call.raw_input {
         Some(input) if input.is_ambiguous() => input.text().into(),
@@ -297,7 +296,7 @@ mod tests {
         subjects(asked, Some(&BuiltInTools { here: Path::new(HERE), offer }))
     }
 
-    /// Version 2 has these tools instead of file and terminal requests.
+    /// In version 2, the built-in tools replace the requests for files and terminals.
     #[test]
     fn a_call_of_the_built_in_tool_maps_to_the_client_action() {
         let client_action = |name: &str, input: Value| {
@@ -385,7 +384,7 @@ mod tests {
         assert_eq!(all(&runs)[0].action.claimed, ["narrows__run_command"]);
     }
 
-    /// The call that a command refers to may be a different action.
+    /// A command and the call to which it refers may be different actions.
     #[test]
     fn a_command_and_the_call_it_names_are_both_judged_and_shown() {
         let mut asked = asked(call("narrows__read_text_file", &json!({"path": "README.md"})));
@@ -397,7 +396,7 @@ mod tests {
         assert_eq!(found[1].action.command, Some(Command::Shell("rm -rf /".to_owned())));
         let shown = json!({"input": {"path": "README.md"}, "command": {"command": "rm -rf /", "cwd": "/w"}});
         assert_eq!(input(&asked), shown);
-        // A call that shows nothing is not judged.
+        // A call that shows no action is not judged.
         asked.call = Call::default();
         asked.call.name = Some("Bash".to_owned());
         assert_eq!(all(&asked).len(), 1);
@@ -477,7 +476,7 @@ mod tests {
         assert_eq!(input(&asked), json!({"input": {"path": "a"}, "unknown": [{"argv": ["rm", "a"]}]}));
         assert_eq!(found[0].action.kinds(), [Kind::Execute, Kind::Other]);
         assert!(client_action(&found, &asked, Path::new(HERE)).is_none());
-        // The built-in tool does not accept such members.
+        // The built-in tool does not accept members outside its schema.
         asked.call = call("narrows__read_text_file", &json!({"path": "a"}));
         assert!(!all(&asked)[0].runs_here);
     }

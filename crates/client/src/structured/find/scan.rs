@@ -1,21 +1,21 @@
 //! Finds the ends of objects and lists in a text that may contain other text.
 //!
-//! A message may contain any number of unterminated, nested starts. The results for passed starts are kept,
-//! so each byte is read at most twice: once as part of a string, and once outside of one.
+//! A message may contain any number of unterminated, nested starts. The results for starts that were passed
+//! are kept, so each byte is read at most twice: once as part of a string, and once outside of one.
 
 use std::collections::HashMap;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Extent {
-    /// Position after its last byte.
+    /// Position after the last byte of the value.
     pub(super) end: usize,
-    /// Nesting depth, including this value.
+    /// Nesting depth of the value, which counts as one level itself.
     pub(super) depth: usize,
 }
 
 pub(super) struct Scanner<'t> {
     text: &'t [u8],
-    /// Results by position of the opening bracket. `None` if no value starts there.
+    /// Results by position of the opening bracket. `None` if no valid value starts at the position.
     known: HashMap<usize, Option<Extent>>,
 }
 
@@ -31,11 +31,11 @@ enum Expected {
     Value,
     /// A value, or the end of the list.
     Item,
-    /// A name, or the end of the object.
+    /// A member name, or the end of the object.
     Member,
     Name,
     Colon,
-    /// A comma, or the end.
+    /// A comma, or the end of the object or list.
     Separator,
 }
 
@@ -49,13 +49,14 @@ impl<'t> Scanner<'t> {
         if !self.known.contains_key(&start) {
             let mut open = Vec::new();
             self.scan(start, &mut open);
-            // Values that contain the error or are unterminated are invalid.
+            // Values that contain the error, or that do not end, are invalid.
             self.known.extend(open.into_iter().map(|open| (open.start, None)));
         }
         self.known.get(&start).copied().flatten()
     }
 
-    /// Reads the value at `start` up to its end or to the first error. Leaves unterminated values in `open`.
+    /// Reads the value at `start` up to its end or to the first error. Leaves values without an end in
+    /// `open`.
     fn scan(&mut self, start: usize, open: &mut Vec<Open>) -> Option<()> {
         let mut at = start;
         let mut expected = Expected::Value;
