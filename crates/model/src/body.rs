@@ -17,9 +17,9 @@ const PDF_MIME: &str = "application/pdf";
 pub(crate) struct Profile {
     pub(crate) provider: Provider,
     pub(crate) refused: RequestParts,
-    /// `None` if unknown.
+    /// `true` if the endpoint accepts images for the model; `None` if unknown.
     pub(crate) images: Option<bool>,
-    /// `None` if unknown.
+    /// `true` if the endpoint accepts audio for the model; `None` if unknown.
     pub(crate) audio: Option<bool>,
 }
 
@@ -36,12 +36,12 @@ impl Profile {
         !self.refused.has(RequestPart::Files)
     }
 
-    /// Returns `true` if unknown fields of earlier answers are sent back.
+    /// Returns `true` if fields of earlier answers that this crate does not know are sent back.
     fn returns_extra(&self) -> bool {
         !self.provider.is_strict() && !self.refused.has(RequestPart::Extra)
     }
 
-    /// Returns `true` if the reasoning before the calls of an answer is sent back.
+    /// Returns `true` if the reasoning of an earlier answer is sent back.
     fn returns_thoughts(&self, assistant: &Assistant) -> bool {
         !assistant.reasoning.is_empty()
             && (self.provider == Provider::DeepSeek || self.refused.has(RequestPart::MissingReasoning))
@@ -67,7 +67,7 @@ impl Profile {
     }
 
     fn asks_usage(&self) -> bool {
-        // Mistral always reports usage and refuses the option.
+        // Mistral always reports usage and refuses the option to request it.
         self.streams() && self.provider != Provider::Mistral && !self.refused.has(RequestPart::StreamOptions)
     }
 
@@ -170,7 +170,7 @@ fn assistant(message: &Message) -> Option<&Assistant> {
     }
 }
 
-/// Returns the format name of audio; `None` if this media type cannot be sent.
+/// Returns the endpoint's name for the media type of audio. `None` if such audio cannot be sent.
 fn audio_format(mime: &str) -> Option<&'static str> {
     match mime {
         "audio/wav" | "audio/x-wav" | "audio/wave" | "audio/vnd.wave" => Some("wav"),

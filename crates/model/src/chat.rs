@@ -32,20 +32,20 @@ pub enum Part {
     },
     Image {
         mime: String,
-        /// Base64.
+        /// Image data in base64.
         data: String,
     },
     Audio {
         mime: String,
-        /// Base64.
+        /// Audio data in base64.
         data: String,
     },
-    /// Any other document.
+    /// A document of another kind.
     File {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         name: Option<String>,
         mime: String,
-        /// Base64.
+        /// File data in base64.
         data: String,
     },
 }
@@ -69,7 +69,7 @@ pub struct Assistant {
     /// Tool calls, in the model's order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub calls: Vec<Call>,
-    /// Fields of the message that the endpoint wants back unchanged, such as `reasoning_details`.
+    /// Fields of the message that the endpoint requires back unchanged, such as `reasoning_details`.
     #[serde(skip_serializing_if = "Map::is_empty")]
     pub extra: Map<String, Value>,
 }
@@ -78,12 +78,12 @@ pub struct Assistant {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Call {
-    /// Id that the result refers to; never empty in a [`Completion`].
+    /// Id to which the result of the call refers. Never empty in a [`Completion`].
     pub id: String,
     pub name: String,
-    /// Arguments as the model wrote them, possibly invalid JSON; `{}` if it wrote none.
+    /// Arguments as the model wrote them, which may be invalid JSON. `{}` if the model wrote none.
     pub arguments: String,
-    /// Fields of the call that the endpoint wants back unchanged, such as Gemini's `extra_content`.
+    /// Fields of the call that the endpoint requires back unchanged, such as Gemini's `extra_content`.
     #[serde(skip_serializing_if = "Map::is_empty")]
     pub extra: Map<String, Value>,
 }
@@ -94,7 +94,7 @@ pub struct Call {
 pub struct ToolResult {
     pub call: String,
     pub name: String,
-    /// Text, or images if the model accepts them.
+    /// Text of the result. May contain images if the model accepts images.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub content: Vec<Part>,
     /// `true` if the tool failed or was not allowed to run.
@@ -127,7 +127,7 @@ impl Effort {
     /// All efforts in ascending order.
     pub const ALL: [Self; 4] = [Self::Minimal, Self::Low, Self::Medium, Self::High];
 
-    /// Returns the name on the wire and in the configuration.
+    /// Returns the name of the effort in requests and in the configuration.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -138,7 +138,7 @@ impl Effort {
         }
     }
 
-    /// Returns the effort of this name.
+    /// Returns the effort with this name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|effort| effort.name() == name)
@@ -154,40 +154,41 @@ pub struct Request {
     pub system: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub messages: Vec<Message>,
-    /// The offered tools, always in the same order, for the endpoint's prefix cache.
+    /// The offered tools. Requests of a conversation must list them in the same order, for the endpoint's
+    /// prefix cache.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tools: Vec<Tool>,
-    /// Most tokens of the answer.
+    /// Maximum number of tokens in the answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub temperature: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub effort: Option<Effort>,
-    /// Key shared by requests with a common prefix, for the endpoint's cache.
+    /// Key that requests with a common prefix share, for the endpoint's prefix cache.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cache_key: Option<String>,
 }
 
-/// Reason for the end of an answer.
+/// Reason why the model ended an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Finish {
     Stop,
-    /// The model waits for tool results.
+    /// The model has called tools, and waits for their results.
     Calls,
-    /// A token limit was reached.
+    /// The answer was cut off at a token limit.
     Length,
     /// The model refused, or a filter withdrew the answer.
     Refusal,
 }
 
-/// Usage of an answer.
+/// Token usage and cost of an answer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Usage {
     pub input: u64,
-    /// Output tokens, reasoning included.
+    /// Number of output tokens, including reasoning.
     pub output: u64,
     /// Sum of input and output tokens.
     pub total: u64,
@@ -205,12 +206,13 @@ pub struct Usage {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Completion {
     pub message: Assistant,
-    /// Reason for the end. Always [`Finish::Calls`] if the message contains calls, even if the endpoint
-    /// reports another reason.
+    /// Reason why the answer ended. Always [`Finish::Calls`] if the message contains calls, even if the
+    /// endpoint reports another reason.
     pub finish: Finish,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
-    /// Calls cut off by a token limit or a filter. They are not part of the message and must not run.
+    /// Tool calls that a token limit or a filter cut off. They are not part of `message`, and must not be
+    /// run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub broken_calls: Vec<Call>,
 }
@@ -221,7 +223,7 @@ mod tests {
 
     use super::*;
 
-    /// Stored conversations must stay readable, so the tests spell out their format.
+    /// Spells out the stored format of a value, because stored conversations must stay readable.
     #[track_caller]
     fn check<T: Serialize + for<'de> Deserialize<'de> + PartialEq + std::fmt::Debug>(
         value: &T,

@@ -24,25 +24,26 @@ use details::Details;
 use finish_reason::{Reason, stronger};
 use shape::{CallDelta, Choice, Choices, Chunk, Content, Delta, LenientText};
 
-/// Most values in one chunk, or in an answer without chunks. Each parsed value takes about a hundred bytes.
+/// Maximum number of JSON values in one chunk, or in an answer without chunks. Each parsed value takes about
+/// a hundred bytes of memory.
 const MAX_CHUNK_VALUES: usize = 200_000;
 
-/// A part of an answer, shown while the answer arrives.
+/// A piece of an arriving answer, to be shown at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Piece {
-    /// Text of the answer, never empty.
+    /// A piece of the answer's text, never empty.
     Text(String),
-    /// Reasoning, never empty.
+    /// A piece of the reasoning, never empty.
     Thought(String),
     /// The model has begun a tool call.
     Calling { name: String },
 }
 
-/// Outcome of one event.
+/// Outcome of handling one event of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ChunkOutcome {
     Going,
-    /// The answer has ended, but its usage may follow.
+    /// The answer has ended, but an event with its usage may follow.
     Finished,
     Done,
     /// The event could not be parsed.
@@ -62,14 +63,14 @@ pub(crate) struct Assembly {
     blanks: Blanks,
     refused: bool,
     done: bool,
-    /// `true` once a delta arrived: a whole message at the end then only repeats it.
+    /// `true` once a delta has arrived. A whole message at the end only repeats the deltas.
     in_deltas: bool,
     taken: u64,
     skipped: u64,
 }
 
-/// Counts empty finish reasons. One in the last chunk means the end, but some servers send one with every
-/// chunk.
+/// Counts empty finish reasons. An empty reason in only the last chunk marks the end of the answer. Some
+/// servers send an empty reason with every chunk.
 #[derive(Debug, Default)]
 struct Blanks {
     count: u64,
@@ -98,7 +99,7 @@ impl Assembly {
             self.text(text, out);
             return Ok(self.state());
         }
-        // UTF-8 is checked once for all of the data instead of string by string. Invalid bytes in unused
+        // UTF-8 is checked once for the whole event instead of string by string. Invalid bytes in unused
         // fields must not lose the other fields.
         if has_more_values_than(data, MAX_CHUNK_VALUES) {
             return Err(ErrorResponse::new(ErrorKind::Garbage, "the answer has too many JSON values", false));
@@ -121,7 +122,7 @@ impl Assembly {
     pub(crate) fn take_whole(&mut self, body: &[u8], out: &mut Vec<Piece>) -> Result<(), ErrorResponse> {
         let body = body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body);
         self.read_event(body, out)?;
-        // Nothing follows a whole body, so the finish reason does not matter.
+        // A whole body is complete even without a finish reason.
         self.done = true;
         Ok(())
     }
@@ -132,7 +133,7 @@ impl Assembly {
         if self.taken == 0 {
             let message =
                 if self.skipped == 0 { "the response is empty" } else { "the response is not an answer" };
-            // If the connection closed before any data, a retry may work.
+            // The connection may have closed before any data, so a retry may work.
             return Err(ErrorResponse::new(ErrorKind::Garbage, message, self.skipped == 0));
         }
         let has_ended = self.done || (self.blanks.is_last && self.blanks.count == 1);
@@ -166,7 +167,7 @@ impl Assembly {
     fn is_empty_answer(&self) -> bool {
         let ended = self.finish.is_some() || self.blanks.count > 0;
         let has_output = !self.message.text.is_empty() || !self.message.reasoning.is_empty() || self.refused;
-        // Some reasoning consists only of fields that are sent back.
+        // Some reasoning has no text, only fields that are sent back to the endpoint.
         let kept = !self.message.extra.is_empty() || !self.details.is_empty();
         !ended && !has_output && !kept && self.calls.is_empty()
     }
@@ -179,7 +180,7 @@ impl Assembly {
     ) -> Result<ChunkOutcome, ErrorResponse> {
         let (groq_usage, groq_error) = chunk.x_groq.map_or((None, None), |groq| (groq.usage, groq.error));
         if chunk.error.is_some_and(reports_error) {
-            // The status may be in a field beside the error.
+            // The status may be in a field beside the error object, so the whole event is parsed.
             return Err(ErrorResponse::from_event(&bounded_value(data).unwrap_or_default()));
         }
         fail(groq_error)?;
@@ -193,7 +194,7 @@ impl Assembly {
             return Ok(self.state());
         };
         self.taken += 1;
-        // Usage is cumulative in each chunk or repeated at the end, so the last one counts.
+        // Usage grows with each chunk, or is repeated at the end. Either way, the last report counts.
         self.usage = usage.or(self.usage.take());
         if let Choices(Some(choice)) = choices {
             self.choice(choice, out)?;
@@ -226,7 +227,7 @@ impl Assembly {
         Ok(())
     }
 
-    /// Returns the new content of a choice, from the field that this server uses.
+    /// Returns the new content of a choice, from the field that the server uses for it.
     fn new_delta<'a>(
         &mut self,
         delta: Option<Box<Delta<'a>>>,
@@ -246,7 +247,7 @@ impl Assembly {
 
     fn delta(&mut self, delta: Delta<'_>, out: &mut Vec<Piece>) -> Result<(), ErrorResponse> {
         let Content { text, thought } = delta.content;
-        // Some proxies send the same reasoning in both fields.
+        // Some proxies send the same reasoning in two fields.
         let LenientText(reasoning) =
             if delta.reasoning_content.0.is_empty() { delta.reasoning } else { delta.reasoning_content };
         push_text(&mut self.message, TextKind::Thought, reasoning, out);
@@ -293,7 +294,7 @@ impl Assembly {
         Ok(())
     }
 
-    /// Handles data that does not parse as a chunk.
+    /// Handles an event whose data does not parse as a chunk.
     fn handle_invalid(&mut self, data: &[u8], out: &mut Vec<Piece>) -> Result<ChunkOutcome, ErrorResponse> {
         if let Some(mended) = repair_utf8::repair_utf8(data) {
             return match serde_json::from_slice(&mended) {
@@ -301,7 +302,8 @@ impl Assembly {
                 Err(_) => handle_unknown(&mended),
             };
         }
-        // Parsing as a value removes duplicate fields, so that the other fields are not lost.
+        // Parsing the data as a generic value removes duplicate fields, so that the other fields are not
+        // lost.
         if let Some(value) = bounded_value(data)
             && value.is_object()
         {
@@ -339,7 +341,7 @@ fn reports_error(raw: &RawValue) -> bool {
     !matches!(raw.get(), "{}" | "\"\"" | "false" | "0" | "[]")
 }
 
-/// Returns an error if the nested `error` field reports one.
+/// Returns an error if the value of a nested `error` field reports one.
 fn fail(error: Option<&RawValue>) -> Result<(), ErrorResponse> {
     match error.filter(|error| reports_error(error)) {
         Some(error) => {
@@ -349,7 +351,7 @@ fn fail(error: Option<&RawValue>) -> Result<(), ErrorResponse> {
     }
 }
 
-/// Handles an event without choices: an error without a top-level `error` field, or an unknown event.
+/// Handles an event without choices: an error in an unusual form, or an unknown event.
 fn handle_unknown(data: &[u8]) -> Result<ChunkOutcome, ErrorResponse> {
     let Some(value) = bounded_value(data) else { return Ok(ChunkOutcome::Skipped) };
     let is_failure = match &value {

@@ -24,7 +24,8 @@ const MAX_KNOWN_MODELS: usize = 2048;
 /// Most bytes of an endpoint's answer about its models.
 const MAX_LIST_BYTES: usize = 16 << 20;
 
-/// A client of one endpoint. Cheap to clone; clones share connections and everything learned about models.
+/// A client of one endpoint. Clones are cheap, and share connections and what the client has learned about
+/// models.
 #[derive(Clone)]
 pub struct Client {
     inner: Arc<Inner>,
@@ -34,7 +35,7 @@ struct Inner {
     endpoint: Endpoint,
     target: Target,
     transport: Transport,
-    /// Built on first use: TLS costs time and memory.
+    /// HTTP client, built on first use because TLS costs time and memory.
     http: OnceLock<reqwest::Client>,
     known: Mutex<HashMap<String, KnownModel>>,
 }
@@ -49,7 +50,7 @@ struct KnownModel {
 }
 
 impl fmt::Debug for Client {
-    /// Omits everything that may be secret.
+    /// Secrets are omitted from the output.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Client")
             .field("endpoint", &self.inner.endpoint)
@@ -59,7 +60,8 @@ impl fmt::Debug for Client {
 }
 
 impl Client {
-    /// Checks the settings. Does not connect or load TLS before the first request.
+    /// Creates a client after checking the settings. TLS is loaded, and a connection is opened, only for the
+    /// first request.
     pub fn new(endpoint: Endpoint) -> Result<Self, EndpointError> {
         let target = Target::new(&endpoint)?;
         let transport = Transport::new(&endpoint, &target.chat())?;
@@ -90,7 +92,7 @@ impl Client {
         let target = &self.inner.target;
         let models = match (target.provider, target.deployment()) {
             (Provider::Demo, _) => demo::models(),
-            // The URL names the model, and this API has no list of models.
+            // In Azure's dated API, the URL names the model, and no list of models exists.
             (Provider::AzureDated, Some(name)) => {
                 vec![ModelInfo { id: name.to_owned(), ..ModelInfo::default() }]
             }
@@ -128,7 +130,7 @@ impl Client {
 
     /// Queries the endpoint about a model and remembers the answer for [`traits_of`](Self::traits_of).
     pub async fn learn(&self, model: &str, deadline: Duration) {
-        // All requests share the deadline.
+        // All requests of this query share one deadline.
         if timeout(deadline, self.learn_from(model, deadline)).await.is_err() {
             tracing::debug!(endpoint = self.inner.endpoint.name, model, "model query timed out");
         }
@@ -171,7 +173,7 @@ impl Client {
         for info in &models {
             self.remember_info(info);
         }
-        // llama.cpp serves one model under any id.
+        // A llama.cpp server has one model, and serves it under any id.
         if let (Provider::LlamaCpp, [only]) = (self.provider(), models.as_slice()) {
             self.remember_info(&ModelInfo { id: model.to_owned(), ..only.clone() });
         }
@@ -219,7 +221,7 @@ impl Client {
             return Ok(http.clone());
         }
         let built = self.inner.transport.build(&self.inner.target.chat())?;
-        // If two threads built one, both use the first.
+        // If two threads have built a client, both use the one that was stored first.
         Ok(self.inner.http.get_or_init(|| built).clone())
     }
 
@@ -237,7 +239,7 @@ impl Client {
         error
     }
 
-    /// Returns the known properties of the endpoint for `model`.
+    /// Returns what is known about the endpoint for `model`.
     pub(crate) fn profile(&self, model: &str) -> Profile {
         let known = self.known(model);
         let named = traits::for_model(self.provider(), model);

@@ -9,7 +9,7 @@ use crate::error_response::ErrorResponse;
 use crate::sse::{Shape, Sse, TooLong};
 use crate::{Completion, ErrorKind, Limits, ModelError, ReplyEvent};
 
-/// Length of the byte order mark, which may be split over reads.
+/// Length in bytes of the byte order mark, which may be split over two reads.
 const MARK: usize = 3;
 
 pub(crate) struct Decoder {
@@ -21,10 +21,10 @@ pub(crate) struct Decoder {
 }
 
 enum BodyKind {
-    /// Not known yet: only white space has arrived.
+    /// The format is not known yet, because only white space has arrived.
     Unknown(Vec<u8>),
     Events(Sse),
-    /// A whole answer, or an error instead of one.
+    /// A JSON body: a whole answer, or an error.
     Whole(Vec<u8>),
     Page(Vec<u8>),
 }
@@ -50,7 +50,7 @@ impl Decoder {
             BodyKind::Events(events) => events.feed(bytes),
             BodyKind::Whole(whole) | BodyKind::Page(whole) => whole.extend_from_slice(&bytes),
             BodyKind::Unknown(start) => {
-                // The first byte nearly always decides.
+                // In nearly all responses, the first byte decides about the format.
                 let all = if start.is_empty() { bytes } else { [&start[..], &bytes].concat().into() };
                 if let Some(shape) = Shape::detect(&all) {
                     self.form = self.formed(shape, all);
@@ -58,7 +58,7 @@ impl Decoder {
                 }
                 *start = all.into();
                 if start.len() > MARK {
-                    // Some servers send white space for minutes, so it is not stored.
+                    // Some servers send white space for minutes, so white space is not stored.
                     start.clear();
                 }
             }
@@ -78,20 +78,20 @@ impl Decoder {
         }
     }
 
-    /// Decodes the next event. `None` if more bytes are needed.
+    /// Decodes the next event. Returns `None` if more bytes are needed.
     pub(crate) fn next_event(&mut self, out: &mut Vec<Piece>) -> Result<Option<ChunkOutcome>, ErrorResponse> {
         let BodyKind::Events(events) = &mut self.form else { return Ok(None) };
         let too_long = |error: TooLong| ErrorResponse::new(ErrorKind::Garbage, &error.to_string(), false);
         let Some(data) = events.next().map_err(too_long)? else { return Ok(None) };
         let taken = self.assembly.read_event(&data, out)?;
         if matches!(taken, ChunkOutcome::Skipped) {
-            // The line may contain a part of the conversation, which must not be logged.
+            // The line may contain a part of the conversation, so its text must not be logged.
             tracing::warn!(bytes = data.len(), "skipped an invalid line of the response");
         }
         Ok(Some(taken))
     }
 
-    /// Decodes the rest that only the end of the body completes.
+    /// Decodes the data that only the end of the body completes.
     pub(crate) fn last(&mut self, out: &mut Vec<Piece>) -> Result<(), ErrorResponse> {
         match &mut self.form {
             BodyKind::Events(events) => {

@@ -10,7 +10,7 @@ use serde_json::Map;
 use crate::{Assistant, Call, Completion, Finish, Message, ModelInfo, Part, ReplyEvent, Request, Usage};
 
 pub(crate) const DEMO_MODEL: &str = "demo";
-/// Size of its context window in demo tokens.
+/// Size of the demo model's context window in demo tokens.
 pub(crate) const WINDOW_TOKENS: u64 = 8192;
 const TOKEN_BYTES: usize = 4;
 
@@ -32,7 +32,7 @@ pub(crate) struct DemoReply {
 }
 
 impl DemoReply {
-    /// Creates the answer to `request`, which is always the same for the same request.
+    /// Creates the answer to `request`. Equal requests get equal answers.
     pub(crate) fn new(request: &Request) -> Self {
         let answer = script::answer(request);
         let mut events: Vec<ReplyEvent> =
@@ -42,7 +42,7 @@ impl DemoReply {
         let mut finish = Finish::Stop;
         if let Some((name, arguments)) = answer.call {
             events.push(ReplyEvent::Calling { name: name.clone() });
-            // Unique, because the conversation grows with every turn.
+            // The id is unique, because the number of messages grows with every turn.
             let id = format!("call_demo_{}", request.messages.len());
             message.calls.push(Call { id, name, arguments: arguments.to_string(), extra: Map::new() });
             finish = Finish::Calls;

@@ -16,7 +16,7 @@ pub struct Endpoint {
     /// URL to which `/chat/completions` is appended, or [`DEMO_URL`].
     pub base_url: String,
     pub key: Option<Secret>,
-    /// Additional headers of every request. They replace built-in ones of the same name.
+    /// Additional headers of every request. A header replaces the built-in header of the same name.
     pub headers: Vec<(String, Secret)>,
     pub query: Vec<(String, String)>,
     /// Provider; `None` detects it from the URL.
@@ -59,7 +59,7 @@ impl Endpoint {
 }
 
 impl fmt::Debug for Endpoint {
-    /// Omits secrets: query parameters and the proxy's credentials.
+    /// Query parameters and the proxy's credentials are omitted, because they are secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             name,
@@ -90,27 +90,26 @@ impl fmt::Debug for Endpoint {
     }
 }
 
-/// Timeouts, retries and sizes.
+/// Limits of a request: timeouts, retries and sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     pub connect: Duration,
-    /// Time until the first event of the answer. Also the longest time between events if a gateway sends only
-    /// comments: a local model may read a long prompt for minutes.
+    /// Time until the first event of the answer, because a local model may read a long prompt for minutes.
+    /// Also the maximum time without an event while a gateway sends only comments.
     pub first_event: Duration,
-    /// Time between two reads after the first event. Comments count as reads, but only for `first_event`
-    /// without an event.
+    /// Maximum time between two reads after the first event. A comment counts as a read.
     pub idle: Duration,
-    /// Time for the whole answer, retries included.
+    /// Time for the whole answer, including retries.
     pub total: Duration,
-    /// Time to wait for the usage after the end of the answer.
+    /// Time to wait for the usage after the answer has ended.
     pub grace: Duration,
     /// Most attempts per request, including the first one.
     pub attempts: u32,
-    /// Longest wait between two attempts. If a server demands more, the request is not retried.
+    /// Maximum delay before a retry. If a server demands a longer delay, the request is not retried.
     pub max_wait: Duration,
-    /// Most bytes per line of the answer.
+    /// Maximum number of bytes in one line of the answer.
     pub max_line: usize,
-    /// Most bytes of the answer as transferred.
+    /// Maximum number of bytes of the answer, as transferred.
     pub max_reply: usize,
 }
 
@@ -134,9 +133,9 @@ impl Default for Limits {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{setting}: {problem}")]
 pub struct EndpointError {
-    /// Name of the setting. For a header, including its name, as in `headers.X-Team`.
+    /// Name of the setting. For a header, the name includes that of the header, as in `headers.X-Team`.
     pub setting: String,
-    /// Problem in one line, without secrets.
+    /// Description of the problem in one line, without secrets.
     pub problem: String,
 }
 

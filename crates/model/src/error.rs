@@ -13,17 +13,18 @@ pub struct ModelError {
     pub status: Option<u16>,
     /// URL of the request, without query and user.
     pub url: String,
-    /// The provider's message, or the cause: one line, control characters escaped, at most 2000 characters.
+    /// The provider's message, or else the cause. One line of at most 2000 characters, with control
+    /// characters escaped.
     pub message: String,
     /// `true` if the same request may succeed later.
     pub retryable: bool,
-    /// Wait that the provider demands.
+    /// Delay before a retry that the provider demands.
     pub retry_after: Option<Duration>,
-    /// Id with which the provider can find the request.
+    /// Id by which the provider can find the request.
     pub request_id: Option<String>,
     /// Size of the context window, if the provider reports it in an overflow error.
     pub window: Option<u64>,
-    /// `true` if a part of the answer was already shown.
+    /// `true` if a part of the answer was shown before the failure.
     pub shown: bool,
 }
 
@@ -32,12 +33,12 @@ pub struct ModelError {
 pub enum ErrorKind {
     Unconfigured,
     Auth,
-    /// Too many requests or tokens per period.
+    /// Too many requests or tokens in a period.
     RateLimit,
     Quota,
     Overflow,
     Server,
-    /// Any other HTTP status.
+    /// An HTTP status without a kind of its own.
     Http,
     /// No connection, or a broken connection.
     Network,
@@ -45,9 +46,9 @@ pub enum ErrorKind {
     Timeout,
     /// The answer stopped before its end.
     Cut,
-    /// The response is not an answer: a web page, an empty body, or too large.
+    /// The response is not an answer, but a web page, an empty body, or too much data.
     Garbage,
-    /// The provider reports a failure instead of an answer, or within one.
+    /// The provider reports a failure in the response to a successful request.
     Provider,
     /// The model does not accept a part of the request, such as an image.
     Unsupported,
@@ -91,8 +92,8 @@ impl fmt::Display for ErrorKind {
 }
 
 impl ModelError {
-    /// Creates an error that is not retryable. Removes query and user from `url`, and makes `message` one
-    /// line.
+    /// Creates an error that is not retryable. Removes the query and the user from `url`, and makes `message`
+    /// a single line.
     pub(crate) fn new(kind: ErrorKind, url: &str, message: &str) -> Self {
         Self {
             kind,
@@ -107,8 +108,8 @@ impl ModelError {
         }
     }
 
-    /// Removes `secret` from all text, even if the end of the message cuts it off: some providers quote the
-    /// key.
+    /// Removes `secret` from all texts, because some providers quote the key. Also removes a beginning of
+    /// `secret` at the end of a cut message.
     pub(crate) fn hide(&mut self, secret: &str) {
         if secret.is_empty() {
             return;
@@ -121,7 +122,7 @@ impl ModelError {
     }
 }
 
-/// Logs use this, so it omits the provider's message: providers quote the conversation.
+/// The text omits the provider's message, because logs contain it and providers quote the conversation.
 impl fmt::Display for ModelError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.kind.name())?;
@@ -153,7 +154,7 @@ fn bare(url: &str) -> String {
 
 /// Returns `text` as one line that is safe to log and to show. White space becomes single spaces.
 pub(crate) fn one_line(text: &str) -> String {
-    // Every word has at least one character, so no more words can fit.
+    // Every word has at least one character, so more words than characters cannot fit.
     let words: Vec<&str> = text.split_whitespace().take(MAX_MESSAGE_CHARS).collect();
     narrows_base::text::one_line(&words.join(" "), MAX_MESSAGE_CHARS)
 }
@@ -161,7 +162,7 @@ pub(crate) fn one_line(text: &str) -> String {
 /// Replaces `secret` in `text`, and also the beginning of `secret` at the end of a cut text.
 fn hide(text: &mut String, secret: &str) {
     const MARK: &str = "[secret]";
-    /// A shorter part of a key reveals nothing.
+    /// Minimum length of a part of a secret that is removed. Shorter parts reveal nothing.
     const MIN_SECRET_PREFIX_BYTES: usize = 4;
     if text.contains(secret) {
         *text = text.replace(secret, MARK);

@@ -23,7 +23,7 @@ pub(crate) struct ErrorResponse {
     pub(crate) kind: ErrorKind,
     pub(crate) status: Option<u16>,
     pub(crate) message: String,
-    /// `true` if the same request may succeed later. Only valid if nothing was shown.
+    /// `true` if the same request may succeed later. Applies only if no part of the answer was shown.
     pub(crate) retryable: bool,
     pub(crate) retry_after: Option<Duration>,
     pub(crate) window: Option<u64>,
@@ -48,7 +48,7 @@ impl ErrorResponse {
         Self { retry_after, ..problem }
     }
 
-    /// Parses an error event: the whole event, or its `error` field.
+    /// Parses an error from a stream event: the whole event, or the value of its `error` field.
     pub(crate) fn from_event(event: &Value) -> Self {
         let words = ErrorText::from_value(event);
         let problem = Self::from_text(words.status, &words, classify::classify_event);
@@ -83,7 +83,7 @@ impl ErrorResponse {
         Self { kind, status, message: one_line(&words.message), retryable, retry_after, window }
     }
 
-    /// Returns the failure of a request to `url`.
+    /// Converts the failure to an error of the request to `url`.
     pub(crate) fn into_error(self, url: &str, request_id: Option<String>) -> ModelError {
         ModelError {
             status: self.status,
@@ -100,9 +100,9 @@ pub(crate) fn read(status: u16, headers: &HeaderMap, body: &[u8], url: &str, now
     ErrorResponse::from_response(status, headers, body, now).into_error(url, request_id(headers))
 }
 
-/// Returns the id with which the provider can find the request.
+/// Returns the id by which the provider can find the request.
 pub(crate) fn request_id(headers: &HeaderMap) -> Option<String> {
-    /// The most useful names first.
+    /// Headers that may contain the request id, the most useful one first.
     const NAMES: [&str; 7] = [
         "x-request-id",
         "request-id",
@@ -112,7 +112,7 @@ pub(crate) fn request_id(headers: &HeaderMap) -> Option<String> {
         "x-generation-id",
         "cf-ray",
     ];
-    /// Longer values are no request ids.
+    /// Maximum length of a request id. A longer header value is something else.
     const MAX: usize = 200;
     let id = NAMES.iter().find_map(|name| headers.get(*name)?.to_str().ok().filter(|id| !id.is_empty()))?;
     Some(one_line(id).chars().take(MAX).collect())

@@ -24,7 +24,6 @@ const ERROR_BODY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for which an idle connection is kept for the next request.
 const IDLE_CONNECTION_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// The checked settings of the HTTP client.
 #[derive(Debug)]
 pub(crate) struct Transport {
     authorities: Vec<CertificateDer<'static>>,
@@ -35,10 +34,10 @@ pub(crate) struct Transport {
 }
 
 impl Transport {
-    /// Checks the certificate authorities and the proxy of `endpoint`. Its requests go to `url`.
+    /// Checks the certificate authorities and the proxy of `endpoint`. `url` is the target of its requests.
     pub(crate) fn new(endpoint: &Endpoint, url: &Url) -> Result<Self, EndpointError> {
         let authorities = authorities(endpoint)?;
-        // Loopback addresses never use a proxy.
+        // A proxy is never used for loopback addresses.
         let via = proxy_url(endpoint)?.filter(|_| !is_loopback(url));
         let encrypted = url.scheme() == "https" || via.as_ref().is_some_and(|via| via.scheme() == "https");
         let proxy = via.map(Proxy::all).transpose().map_err(|_| proxy_error("is not the URL of a proxy"))?;
@@ -77,7 +76,7 @@ impl Transport {
                 })?;
             config.dangerous().with_custom_certificate_verifier(Arc::new(verifier)).with_no_client_auth()
         } else {
-            // Without TLS no certificates are needed, because redirects to TLS are not followed.
+            // Without TLS no certificates are needed: redirects to TLS are not followed.
             config.with_root_certificates(RootCertStore::empty()).with_no_client_auth()
         };
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
@@ -117,7 +116,7 @@ fn proxy_url(endpoint: &Endpoint) -> Result<Option<Url>, EndpointError> {
     Ok(Some(url))
 }
 
-/// Follows only redirects that keep the method and the origin: no other host may get the key or the
+/// Follows only redirects that keep the method and the origin, so that no other host gets the key or the
 /// conversation.
 fn redirects() -> redirect::Policy {
     redirect::Policy::custom(|attempt| {
@@ -140,7 +139,7 @@ pub(crate) struct Outgoing {
     pub(crate) body: Option<Bytes>,
 }
 
-/// Failure of a request before a usable response.
+/// A failure before a usable response arrived.
 #[derive(Debug)]
 pub(crate) struct SendError {
     pub(crate) error: ModelError,
@@ -192,7 +191,7 @@ pub(crate) async fn send(
     };
     let status = response.status();
     if status.is_success() {
-        // The request asked for no encoding, so there is no decoder for one.
+        // Only uncompressed bodies are accepted: the request allowed no encoding, so no decoder exists.
         let is_plain = |coding: &HeaderValue| {
             let coding = coding.as_bytes().trim_ascii();
             coding.is_empty() || coding.eq_ignore_ascii_case(b"identity")
@@ -236,7 +235,7 @@ async fn read_error_body(mut response: Response, patience: Duration) -> Bytes {
             }
         }
     };
-    // On a timeout, the bytes so far are used.
+    // If the time is over, the bytes read so far are used.
     let _ = timeout(patience, all).await;
     body.freeze()
 }
@@ -252,14 +251,14 @@ fn send_error(url: &Url, error: reqwest::Error) -> SendError {
         _ => cause,
     };
     let mut error = ModelError::new(ErrorKind::Network, url.as_str(), &message);
-    // A retry does not make a certificate valid. After a connection timeout the user does not want to wait
-    // four times as long.
+    // A retry does not make a certificate valid. After a timed-out connection attempt, a retry would make the
+    // user wait several times as long.
     let waited = is_unconnected && late;
     error.retryable = !(built || waited || message.contains("certificate"));
     SendError { error, is_unconnected }
 }
 
-/// Returns an error with its causes, without repetitions.
+/// Returns the message of an error and of its causes, without repetitions.
 pub(crate) fn error_chain(error: &dyn std::error::Error) -> String {
     let mut all = error.to_string();
     let mut next = error.source();

@@ -11,23 +11,23 @@ pub struct ModelInfo {
     /// Display name, if it differs from the id.
     pub name: Option<String>,
     pub window: Option<u64>,
-    /// Accepts images; `None` if unknown.
+    /// `true` if the model accepts images; `None` if unknown.
     pub images: Option<bool>,
-    /// Accepts audio; `None` if unknown.
+    /// `true` if the model accepts audio; `None` if unknown.
     pub audio: Option<bool>,
-    /// Can call tools; `None` if unknown.
+    /// `true` if the model can call tools; `None` if unknown.
     pub tools: Option<bool>,
 }
 
-/// Fields with the window size, the most exact ones first.
+/// Fields that may contain the window size, the most exact ones first.
 const WINDOWS: [&str; 12] = [
-    // LM Studio: the window as loaded, not the largest possible one.
+    // LM Studio: the window of the loaded model, not the largest possible window.
     "/loaded_context_length",
-    // vLLM.
+    // Field of vLLM.
     "/max_model_len",
-    // llama.cpp.
+    // Field of llama.cpp.
     "/meta/n_ctx",
-    // OpenRouter: the window at the chosen host.
+    // OpenRouter: the window at the chosen provider.
     "/top_provider/context_length",
     "/context_length",
     "/context_window",
@@ -47,7 +47,7 @@ pub(crate) fn parse_list(answer: &Value, provider: Provider) -> Option<Vec<Model
         .or_else(|| answer.get("models"))
         .unwrap_or(answer)
         .as_array()?;
-    // llama.cpp lists capabilities in a second list, meant for Ollama clients.
+    // llama.cpp lists capabilities in a second list, which is meant for Ollama clients.
     let abilities = answer.get("models").and_then(Value::as_array);
     let models = all.iter().enumerate().filter_map(|(at, entry)| {
         let mut info = model(entry, provider)?;
@@ -65,7 +65,7 @@ pub(crate) fn parse_list(answer: &Value, provider: Provider) -> Option<Vec<Model
 fn model(entry: &Value, provider: Provider) -> Option<ModelInfo> {
     let id = ["id", "model", "name"].iter().find_map(|field| entry.get(field)?.as_str())?;
     let id = match provider {
-        // The list has a prefix that users do not type.
+        // Ids in Gemini's list have a prefix that users do not type.
         Provider::Gemini => id.strip_prefix("models/").unwrap_or(id),
         _ => id,
     };
@@ -81,12 +81,12 @@ fn model(entry: &Value, provider: Provider) -> Option<ModelInfo> {
     })
 }
 
-/// Parses a size; 0 counts as unknown.
+/// Parses a size. The size 0 counts as unknown.
 fn number(value: &Value) -> Option<u64> {
     value.as_u64().or_else(|| value.as_str()?.parse().ok()).filter(|size| *size > 0)
 }
 
-/// Returns the support for images, audio and tools; `None` where the entry does not state it.
+/// Returns if the model supports images, audio and tools. `None` for what the entry does not state.
 fn capabilities(entry: &Value) -> (Option<bool>, Option<bool>, Option<bool>) {
     let words = |path: &str| -> Option<Vec<&str>> {
         Some(entry.pointer(path)?.as_array()?.iter().filter_map(Value::as_str).collect())
@@ -96,7 +96,7 @@ fn capabilities(entry: &Value) -> (Option<bool>, Option<bool>, Option<bool>) {
     let can = words("/capabilities");
     let takes = |names: &[&str]| -> Option<bool> {
         let listed = |words: &Vec<&str>| words.iter().any(|word| names.contains(word));
-        // If capabilities are an object, it lists supported and unsupported features.
+        // Capabilities that are an object have one flag per feature.
         let flag = names.iter().find_map(|name| entry.pointer("/capabilities")?.get(name)?.as_bool());
         match (&inputs, &can) {
             (Some(inputs), Some(can)) => Some(listed(inputs) || listed(can)),
@@ -108,11 +108,11 @@ fn capabilities(entry: &Value) -> (Option<bool>, Option<bool>, Option<bool>) {
     let tools = parameters.or_else(|| {
         let listed =
             can.as_ref()?.iter().any(|word| matches!(*word, "tools" | "tool_use" | "function_calling"));
-        // llama.cpp's list has a single word, which says nothing about tools.
+        // llama.cpp lists a single capability, from which nothing follows about tools.
         (listed || can.as_ref()?.len() > 1).then_some(listed)
     });
     let tools = tools.or_else(|| entry.pointer("/capabilities/function_calling")?.as_bool());
-    // LM Studio marks models that accept images by their type.
+    // In LM Studio, the type of a model shows if it accepts images.
     let seeing = || match entry.get("type")?.as_str()? {
         "vlm" => Some(true),
         "llm" => Some(false),
@@ -133,7 +133,8 @@ pub(crate) fn parse_ollama_show(answer: &Value) -> ModelInfo {
         sizes.next().filter(|size| *size > 0)
     };
     let (images, audio, tools) = capabilities(answer);
-    // Ollama silently drops text beyond `num_ctx`, even if the model has a larger window.
+    // Ollama silently drops text beyond `num_ctx`, so this setting takes precedence over the model's own
+    // window.
     ModelInfo { window: set().or_else(trained), images, audio, tools, ..ModelInfo::default() }
 }
 

@@ -8,9 +8,9 @@ use url::{Host, Url};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Provider {
     OpenAi,
-    /// Azure with the undated API: the model is the name of the deployment.
+    /// Azure with the undated API, in which the model is the name of the deployment.
     AzureV1,
-    /// Azure with a dated API: the deployment is in the URL.
+    /// Azure with a dated API, in which the URL contains the deployment.
     AzureDated,
     Bedrock,
     OpenRouter,
@@ -36,7 +36,7 @@ pub enum Provider {
     Other,
 }
 
-/// Every provider with its name in the configuration.
+/// All providers with their names in the configuration.
 const NAMES: [(Provider, &str); 21] = [
     (Provider::OpenAi, "openai"),
     (Provider::AzureV1, "azure"),
@@ -61,7 +61,7 @@ const NAMES: [(Provider, &str); 21] = [
     (Provider::Other, "other"),
 ];
 
-/// Hosts of providers, subdomains included.
+/// Host names of providers. Subdomains count too.
 const HOSTS: [(&str, Provider); 17] = [
     ("api.openai.com", Provider::OpenAi),
     ("openai.azure.com", Provider::AzureV1),
@@ -82,7 +82,7 @@ const HOSTS: [(&str, Provider); 17] = [
     ("ollama.com", Provider::Ollama),
 ];
 
-/// Default ports of local servers.
+/// Default ports of local model servers.
 const PORTS: [(u16, Provider); 5] = [
     (11434, Provider::Ollama),
     (8000, Provider::Vllm),
@@ -92,7 +92,7 @@ const PORTS: [(u16, Provider); 5] = [
 ];
 
 impl Provider {
-    /// Returns every provider that has a name.
+    /// Returns all providers that have a name.
     pub fn all() -> impl Iterator<Item = Self> {
         NAMES.iter().map(|(provider, _)| *provider)
     }
@@ -103,7 +103,7 @@ impl Provider {
         NAMES.iter().find(|(provider, _)| *provider == self).map_or("other", |(_, name)| name)
     }
 
-    /// Returns the provider of that name.
+    /// Returns the provider with that name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         NAMES.iter().find(|(_, known)| known.eq_ignore_ascii_case(name)).map(|(provider, _)| *provider)
@@ -149,14 +149,14 @@ fn is_below(host: &str, name: &str) -> bool {
     host.strip_suffix(name).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
 }
 
-/// Returns `true` for hosts of Bedrock, including a wrong host that many documents name.
+/// Returns `true` for hosts of Bedrock, including a non-existent host that many documents name.
 fn is_bedrock(host: &str) -> bool {
     (host.starts_with("bedrock-runtime") && is_below(host, "amazonaws.com"))
         || (host.starts_with("bedrock-mantle.") && is_below(host, "api.aws"))
         || misnamed_bedrock(host).is_some()
 }
 
-/// Returns the region in `REGION.bedrock.amazonaws.com`, a host that does not exist.
+/// Returns the region if `host` is `REGION.bedrock.amazonaws.com`, which does not exist.
 pub(crate) fn misnamed_bedrock(host: &str) -> Option<&str> {
     host.strip_suffix(".bedrock.amazonaws.com").filter(|region| !region.is_empty() && !region.contains('.'))
 }

@@ -1,7 +1,8 @@
 //! Repairs requests that an endpoint refused.
 //!
-//! Endpoints accept different requests, and most report it only in a refusal. The request is then sent again
-//! without the refused part, or with that part in another form. The refusal is remembered for later requests.
+//! Endpoints accept different requests, and many show that only by refusing one. A refused request is sent
+//! again without the refused part, or with that part in another form. The refusal is remembered for later
+//! requests.
 
 mod table;
 
@@ -14,9 +15,9 @@ use crate::{ErrorKind, ModelError};
 pub enum RequestPart {
     /// The option that requests usage in the stream.
     StreamOptions,
-    /// Streaming: the answer is requested as a whole.
+    /// Streaming. The answer is requested as a whole instead.
     Streaming,
-    /// The name of the token limit: its other name is used.
+    /// The name of the token limit. The other of its two names is used instead.
     MaxTokensName,
     MaxTokens,
     Temperature,
@@ -27,24 +28,25 @@ pub enum RequestPart {
     Images,
     Audio,
     Files,
-    /// The role `system`: `developer` is used instead.
+    /// The role `system`. The role `developer` is used instead.
     SystemRole,
-    /// The role `developer` too: the instructions go into the first user message.
+    /// The role `developer`. The instructions become part of the first user message instead.
     DeveloperRole,
-    /// Content as a list of parts: it is sent as one text.
+    /// Content as a list of parts. It is sent as a single text instead.
     ContentParts,
-    /// Adjacent messages of one role: they are merged.
+    /// Adjacent messages of one role. They are merged instead.
     AdjacentRoles,
-    /// The format of tool call ids: short ids are used.
+    /// The format of tool call ids. Short ids are used instead.
     CallIds,
-    /// Unknown fields of earlier answers: they are omitted.
+    /// Unknown fields of earlier answers. They are omitted instead.
     Extra,
-    /// Missing reasoning of earlier answers: it is sent back.
+    /// A request without the reasoning of earlier answers. The reasoning is sent back instead.
     MissingReasoning,
 }
 
 impl RequestPart {
-    /// Returns `true` if the repair loses something for the user, not only changes the form.
+    /// Returns `true` if the repaired request lacks something for the user. Returns `false` if only its form
+    /// differs.
     #[must_use]
     pub fn matters(self) -> bool {
         match self {
@@ -130,26 +132,27 @@ impl RequestParts {
     }
 }
 
-/// The parts of a request that an endpoint can refuse.
+/// The parts of a sent request that an endpoint can refuse.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sent<'a> {
-    /// Parts of the request, without those that are already omitted.
+    /// Parts that the request contained. Parts that were already omitted are not included.
     pub(crate) parts: RequestParts,
-    /// `true` if the request offers tools. It may contain earlier calls even if not.
+    /// `true` if the request offered tools. Earlier tool calls may be in the conversation either way.
     pub(crate) offers_tools: bool,
-    /// Names of the unknown fields of earlier answers that are sent back.
+    /// Names of the unknown fields of earlier answers that the request sent back.
     pub(crate) extra: Vec<&'a str>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Repair {
-    /// The part to omit or to send in another form.
+    /// The part of the request to omit or to send in another form.
     pub(crate) what: RequestPart,
-    /// `true` if later requests are repaired as well.
+    /// `true` if later requests are repaired in the same way.
     pub(crate) lasting: bool,
 }
 
-/// Returns the repair for `error`, given the parts that were sent. `None` if `error` refuses none of them.
+/// Returns the repair for `error`, given the parts that were sent. `None` if `error` refuses none of these
+/// parts.
 pub(crate) fn find(error: &ModelError, sent: &Sent<'_>) -> Option<Repair> {
     if error.shown {
         return None;
@@ -162,12 +165,13 @@ pub(crate) fn find(error: &ModelError, sent: &Sent<'_>) -> Option<Repair> {
         | ErrorKind::Network
         | ErrorKind::Timeout => None,
         ErrorKind::Cut | ErrorKind::Garbage | ErrorKind::Demo | ErrorKind::Unconfigured => None,
-        // The token limit of the answer counts towards the window, and may exceed it alone.
+        // The requested length of the answer counts towards the window, and may exceed the window alone.
         ErrorKind::Overflow => (sent.parts.has(RequestPart::MaxTokens) && table::limit_too_large(&text))
             .then_some(Repair { what: RequestPart::MaxTokens, lasting: false }),
         ErrorKind::Server | ErrorKind::Http | ErrorKind::Provider | ErrorKind::Unsupported => {
             let what = table::look_up(error, &text, sent)?;
-            // A refusal of earlier calls does not mean that the endpoint refuses tools.
+            // If a request without tools is refused because of earlier calls, the endpoint may still accept
+            // tools.
             let lasting = what != RequestPart::Tools || sent.offers_tools;
             Some(Repair { what, lasting })
         }

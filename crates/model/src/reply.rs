@@ -26,13 +26,13 @@ use stream::{Incoming, ReadStep};
 /// An event of an arriving answer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ReplyEvent {
-    /// A part of the answer.
+    /// A piece of the answer's text.
     Text(String),
-    /// A part of the reasoning before the answer.
+    /// A piece of the reasoning before the answer.
     Thought(String),
     /// The model has begun a tool call.
     Calling { name: String },
-    /// A note about the request instead of the answer.
+    /// A notice that the request is sent again.
     Note(ReplyNote),
 }
 
@@ -46,23 +46,23 @@ impl From<Piece> for ReplyEvent {
     }
 }
 
-/// A retry or a repair of the request.
+/// The reason why a request is sent again.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ReplyNote {
-    /// The request failed and will be sent again.
+    /// The request failed and is sent again after a delay.
     Retrying {
         attempt: u32,
-        /// Delay before that attempt.
+        /// Delay before the next attempt.
         wait: Duration,
         error: ModelError,
     },
-    /// The endpoint refused a part of the request. The request is sent again without it, or with it in
-    /// another form.
+    /// The endpoint refused a part of the request. The request is sent again without that part, or with the
+    /// part in another form.
     Without { what: RequestPart, error: ModelError },
 }
 
-/// An answer in progress. Nothing is sent before the first [`next`](Self::next). Dropping this aborts the
-/// request.
+/// An answer in progress. The request is sent by the first call of [`next`](Self::next). Dropping the reply
+/// aborts the request.
 #[must_use = "nothing is asked before `next` is called"]
 pub struct Reply<'a> {
     client: &'a Client,
@@ -70,15 +70,15 @@ pub struct Reply<'a> {
     state: State,
     /// Events that [`Reply::next`] returns, oldest first.
     ready: VecDeque<ReplyEvent>,
-    /// Buffer for decoded pieces, reused to save allocations.
+    /// Reusable buffer for decoded pieces, to save allocations.
     pieces: Vec<Piece>,
-    /// Number of attempts, without repairs.
+    /// Number of attempts so far. Repaired requests do not count.
     attempt: u32,
-    /// Parts omitted from this request, in addition to those that the endpoint is known to refuse.
+    /// Parts omitted from the request, in addition to those that the endpoint is known to refuse.
     without: RequestParts,
-    /// `true` if a part of the answer was returned.
+    /// `true` once a part of the answer was returned to the caller.
     shown: bool,
-    /// Start of the failing connection attempts, and duration of the last one.
+    /// Start of the first of several failed connection attempts, and duration of the last one.
     unconnected: Option<(Instant, Duration)>,
     /// Deadline of the whole answer. Set by the first call of [`Reply::next`].
     until: Option<Instant>,
@@ -88,15 +88,15 @@ type PendingResponse = Pin<Box<dyn Future<Output = Result<Response, SendError>> 
 
 enum State {
     Fresh,
-    /// To be sent after this delay.
+    /// The request will be sent after this delay.
     Waiting(Pin<Box<Sleep>>),
     Asking {
         response: PendingResponse,
         started: Instant,
     },
-    /// Receiving the answer.
+    /// The answer of an endpoint is being received.
     Reading(Box<Incoming>),
-    /// Receiving the answer of the demo model.
+    /// The answer of the demo model is being received.
     Playing(Box<DemoReply>, Option<Pin<Box<Sleep>>>),
     Complete(Box<Completion>),
     Failed(Box<ModelError>),
@@ -146,7 +146,7 @@ impl Reply<'_> {
                 }
                 State::Reading(incoming) => {
                     let step = incoming.step(&mut self.pieces).await;
-                    // Pieces that arrived before a failure are returned before it.
+                    // Pieces that arrived before a failure are returned before the error.
                     self.ready.extend(self.pieces.drain(..).map(ReplyEvent::from));
                     match step {
                         Ok(ReadStep::More) => {}
@@ -172,15 +172,15 @@ impl Reply<'_> {
     }
 
     /// Returns the event that [`next`](Self::next) would return without waiting. Pieces arrive in groups, so
-    /// this avoids a wait per piece.
+    /// the caller need not wait for each.
     pub fn next_now(&mut self) -> Option<ReplyEvent> {
         let event = self.ready.pop_front()?;
         self.shown |= !matches!(event, ReplyEvent::Note(_));
         Some(event)
     }
 
-    /// Returns the complete answer for the conversation. Returns an empty message unless [`next`](Self::next)
-    /// has returned `None`: half an answer is not part of a conversation.
+    /// Returns the complete answer. The message is empty unless [`next`](Self::next) has returned `None`,
+    /// because half an answer must not become part of a conversation.
     #[must_use]
     pub fn into_completion(self) -> Completion {
         match self.state {
@@ -243,7 +243,7 @@ impl Reply<'_> {
         matches!(self.client.provider(), Provider::AzureDated | Provider::LlamaCpp)
     }
 
-    /// Handles a request without a response.
+    /// Handles a failure before a response arrived.
     fn handle_send_error(&mut self, unanswered: SendError, started: Instant) {
         let SendError { error, is_unconnected } = unanswered;
         self.unconnected = is_unconnected.then(|| {
@@ -271,7 +271,7 @@ impl Reply<'_> {
         }
     }
 
-    /// Handles a response body that broke off.
+    /// Handles a failure while the response body was read.
     fn stop(&mut self, problem: ErrorResponse) {
         let request_id = match &self.state {
             State::Reading(incoming) => incoming.request_id.clone(),
@@ -290,12 +290,12 @@ impl Reply<'_> {
         }
     }
 
-    /// Repairs or retries the request, or reports the failure.
+    /// Handles a failed request: repairs it, retries it, or reports the failure.
     fn fail(&mut self, error: ModelError) {
         let mut error = self.client.without_secrets(error);
-        // The caller gets pending pieces before the error, so they count as shown.
+        // The caller gets pending pieces before the error, so these pieces count as shown.
         error.shown = self.shown || self.ready.iter().any(|event| !matches!(event, ReplyEvent::Note(_)));
-        tracing::debug!(endpoint = self.client.endpoint().name, model = self.request.model, %error, "failed");
+        tracing::debug!(endpoint = self.client.endpoint().name, model = self.request.model, %error, "model request failed");
         if let Some(window) = error.window {
             self.client.remember_window(&self.request.model, window);
         }
@@ -311,7 +311,7 @@ impl Reply<'_> {
         }
         let in_time = |wait: &Duration| {
             let next = Instant::now() + *wait;
-            // Assumes that the next attempt takes as long as the last one.
+            // The next connection attempt is assumed to take as long as the last one.
             let ends_soon =
                 |(since, took): (Instant, Duration)| next + took < since + retry::CONNECT_RETRY_TIMEOUT;
             self.until.is_none_or(|until| next < until) && self.unconnected.is_none_or(ends_soon)
@@ -332,7 +332,7 @@ impl Reply<'_> {
 }
 
 impl fmt::Debug for Reply<'_> {
-    /// Omits the content of the conversation.
+    /// The content of the conversation is omitted.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Reply")
             .field("endpoint", &self.client.endpoint().name)

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use crate::{ErrorKind, Limits, ModelError};
 
-/// First delay; it doubles with every attempt.
+/// Delay before the first retry. Doubled with every attempt.
 const FIRST_DELAY: Duration = Duration::from_secs(1);
-/// Longest delay, unless the endpoint demands another.
+/// Maximum delay before a retry, unless the endpoint demands a longer one.
 const MAX_DELAY: Duration = Duration::from_secs(30);
-/// A failed connection attempt is not repeated if the next one would end later than this after the first one
-/// began.
+/// Time limit for repeated connection attempts, counted from the start of the first. An attempt that would
+/// end later is not made.
 pub(crate) const CONNECT_RETRY_TIMEOUT: Duration = Duration::from_secs(10);
-/// Relative random variation of a delay, so that clients that failed together do not retry together.
+/// Relative random variation of a delay. Clients that failed together should not retry together.
 const JITTER: f64 = 0.2;
 
 /// Returns the delay before the retry after attempt number `attempt` (from 1); `None` if the failure must be
@@ -20,7 +20,7 @@ const JITTER: f64 = 0.2;
 /// `chance` is between 0 and 1. A delay that the endpoint demands is kept exactly. If that delay exceeds the
 /// limit, the failure is reported, so that the user can decide.
 pub(crate) fn delay(error: &ModelError, attempt: u32, limits: &Limits, chance: f64) -> Option<Duration> {
-    // A timeout may take minutes, and the user does not want to wait four times as long.
+    // A timeout may take minutes, and a retry would make the user wait several times as long.
     if !error.retryable || error.shown || error.kind == ErrorKind::Timeout || attempt >= limits.attempts {
         return None;
     }

@@ -11,21 +11,22 @@ pub(crate) struct TooLong {
     pub(crate) limit: usize,
 }
 
-/// Kind of a body, detected from its first byte: the content type is often wrong.
+/// Format of a body. Detected from its first byte, because the content type is often wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
-    /// Events, or any other lines.
+    /// Server-sent events, or any other lines.
     Events,
-    /// A whole answer, or an error.
+    /// A JSON body: a whole answer, or an error.
     Json,
     Page,
 }
 
 impl Shape {
-    /// Detects the kind of a body that starts with `bytes`; `None` while they are only white space.
+    /// Detects the format of a body that starts with `bytes`. Returns `None` while `bytes` are only white
+    /// space.
     pub(crate) fn detect(bytes: &[u8]) -> Option<Self> {
         let bytes = bytes.strip_prefix(BOM).unwrap_or(bytes);
-        // The byte order mark may be split over reads.
+        // The byte order mark may be split over two reads.
         if BOM.starts_with(bytes) {
             return None;
         }
@@ -45,13 +46,13 @@ const BOM: &[u8] = b"\xef\xbb\xbf";
 pub(crate) struct Sse {
     /// Bytes that are not parsed yet.
     read: Bytes,
-    /// The beginning of an incomplete line.
+    /// Beginning of an incomplete line.
     line: BytesMut,
     data: Data,
     max_line: usize,
-    /// `true` until anything but a byte order mark has arrived.
+    /// `true` until a byte that is not part of a byte order mark has arrived.
     at_start: bool,
-    /// `true` if the last byte was a CR: an LF then belongs to the same line end.
+    /// `true` if the last byte was a CR. An LF after it belongs to the same line end.
     after_cr: bool,
 }
 
@@ -80,7 +81,7 @@ impl Sse {
         if self.read.is_empty() {
             self.read = bytes;
         } else {
-            // The caller added bytes before it took all events.
+            // The caller fed more bytes before it took all events.
             let mut both = BytesMut::with_capacity(self.read.len() + bytes.len());
             both.extend_from_slice(&self.read);
             both.extend_from_slice(&bytes);
@@ -103,7 +104,7 @@ impl Sse {
         Ok(None)
     }
 
-    /// Returns the data if the whole read is one event, which is common.
+    /// Returns the data of the event if the whole read is one event, which is common.
     fn only_event(&mut self) -> Option<Bytes> {
         let is_between = self.line.is_empty() && matches!(self.data, Data::None);
         let data = self.read.strip_prefix(b"data: ")?.strip_suffix(b"\n\n")?;
@@ -118,16 +119,16 @@ impl Sse {
         Some(data)
     }
 
-    /// Returns the data of a last event whose blank line is missing at the end of the stream.
+    /// Returns the data of the last event if the stream ended without the blank line after it.
     pub(crate) fn finish(&mut self) -> Option<Bytes> {
         let line = self.line.split().freeze();
         let line = self.without_mark(line);
-        // The limit also applies to the last line.
+        // The size limit applies to the last line too.
         self.field(line).ok()?;
         self.dispatch()
     }
 
-    /// Returns the next line without its end.
+    /// Returns the next line without its line end.
     fn next_line(&mut self) -> Result<Option<Bytes>, TooLong> {
         if self.after_cr && !self.read.is_empty() {
             self.after_cr = false;
@@ -164,7 +165,8 @@ impl Sse {
         line
     }
 
-    /// Handles a line that is not blank. Ignores fields other than `data`: they serve clients that reconnect.
+    /// Handles a line that is not blank. Ignores fields other than `data`, which are for clients that
+    /// reconnect.
     fn field(&mut self, mut line: Bytes) -> Result<(), TooLong> {
         let Some(rest) = line.strip_prefix(b"data") else { return Ok(()) };
         let start = match rest {
@@ -212,7 +214,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns all events of `reads`, including the unfinished last one.
+    /// Returns all events in `reads`, including an unfinished last one.
     fn events(reads: &[&[u8]]) -> Vec<String> {
         let mut sse = Sse::new(1 << 20);
         let mut events = Vec::new();

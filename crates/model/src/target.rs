@@ -1,4 +1,4 @@
-//! URLs and headers of an endpoint, checked once.
+//! URLs and headers of an endpoint. They are checked once.
 
 use narrows_base::text::quoted;
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
@@ -12,12 +12,12 @@ use crate::{Endpoint, EndpointError, Provider};
 const API_VERSION: &str = "api-version";
 /// Last stable version of Azure's dated API.
 const AZURE_VERSION: &str = "2024-10-21";
-/// Azure's header for keys.
+/// Header in which Azure expects a key.
 const API_KEY: HeaderName = HeaderName::from_static("api-key");
-/// Placeholder keys that users set for servers without keys. They are not hidden in messages: hosts and
-/// models have such names too.
+/// Placeholder keys that users set for servers without keys. They are not removed from messages, because
+/// hosts and models may have the same names.
 const PLACEHOLDERS: [&str; 6] = ["ollama", "lm-studio", "not-needed", "not_needed", "no-key", "placeholder"];
-/// Path that users paste along with the base URL.
+/// Path that users paste as a part of the base URL.
 const CHAT: &str = "/chat/completions";
 
 #[derive(Clone, Debug)]
@@ -26,7 +26,7 @@ pub(crate) struct Target {
     base: Url,
     /// Query parameters of every request.
     query: Vec<(String, String)>,
-    /// Headers of every request, with secret ones marked as sensitive.
+    /// Headers of every request. Secret ones are marked as sensitive.
     pub(crate) headers: HeaderMap,
     pub(crate) provider: Provider,
     pub(crate) notes: Vec<String>,
@@ -83,7 +83,7 @@ impl Target {
         self.below(self.base.path(), "/models")
     }
 
-    /// Returns the URL of a path outside the Chat Completions API of the server.
+    /// Returns the URL of a server path that is not part of the Chat Completions API.
     pub(crate) fn beside(&self, path: &str) -> Url {
         let base = self.base.path().trim_end_matches('/');
         self.below(base.strip_suffix("/v1").unwrap_or(base), path)
@@ -98,7 +98,7 @@ impl Target {
         url
     }
 
-    /// Returns the deployment name in the URL of Azure's dated API.
+    /// Returns the deployment name that the URL of Azure's dated API contains.
     pub(crate) fn deployment(&self) -> Option<&str> {
         let (_, rest) = self.base.path().split_once("/deployments/")?;
         rest.split('/').next().filter(|name| !name.is_empty())
@@ -108,7 +108,7 @@ impl Target {
         let headers = endpoint.headers.iter().map(|(_, value)| value);
         for secret in endpoint.key.iter().chain(headers) {
             let secret = secret.expose().trim();
-            // Shorter values are not keys, and may be part of ordinary words.
+            // A shorter value is no key, and may be part of ordinary words.
             if secret.len() >= 6 && !PLACEHOLDERS.contains(&secret) {
                 error.hide(secret);
             }
@@ -116,7 +116,7 @@ impl Target {
     }
 }
 
-/// Corrects a Bedrock host that many documents name but that does not exist.
+/// Replaces a Bedrock host that many documents name but that does not exist.
 fn move_bedrock(base: &mut Url) -> Option<String> {
     let wrong = base.host_str()?.to_owned();
     let right = format!("bedrock-runtime.{}.amazonaws.com", misnamed_bedrock(&wrong)?);
@@ -124,7 +124,7 @@ fn move_bedrock(base: &mut Url) -> Option<String> {
     Some(format!("base_url: there is no host {wrong}; {right} is used"))
 }
 
-/// Returns the query parameters: those of the URL, then the configured ones, then Azure's.
+/// Returns the query parameters: first those of the URL, then the configured ones, then Azure's.
 fn query(endpoint: &Endpoint, base: &Url, provider: Provider) -> Vec<(String, String)> {
     let mut query: Vec<(String, String)> = base
         .query_pairs()
@@ -142,7 +142,7 @@ fn headers(endpoint: &Endpoint, provider: Provider) -> Result<HeaderMap, Endpoin
     let mut headers = HeaderMap::new();
     if let Some(key) = endpoint.key.as_ref().filter(|key| !key.is_empty()) {
         let token = key.expose().trim();
-        // Azure keys use their own header. Entra tokens are JWTs and do not.
+        // Azure expects a key in a header of its own. An Entra token is a JWT, and uses the usual header.
         let own = provider.is_azure() && !token.starts_with("eyJ");
         if own {
             headers.insert(API_KEY, sensitive("key", token)?);

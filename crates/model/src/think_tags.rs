@@ -12,15 +12,15 @@ pub(crate) enum TextKind {
 const OPEN_TAG: &str = "<think>";
 const CLOSE_TAG: &str = "</think>";
 
-/// Most bytes held back. No model writes that much white space before a tag, and checking all of it again
-/// with every piece would take quadratic time.
+/// Maximum number of bytes held back. No model writes that much white space before a tag, and checking it
+/// again with every piece would take quadratic time.
 const MAX_HELD_BYTES: usize = 256;
 
 /// Separates reasoning from the answer while it arrives.
 #[derive(Debug, Default)]
 pub(crate) struct ThinkTags {
     state: State,
-    /// A possible start of a tag, or white space that may be dropped.
+    /// Text that is held back: the possible start of a tag, or white space that may be dropped.
     held: String,
 }
 
@@ -29,11 +29,11 @@ enum State {
     /// Only white space and the beginning of a tag have arrived.
     #[default]
     Start,
-    /// After the opening tag, before the first word of the reasoning.
+    /// The opening tag has arrived, but no word of the reasoning.
     Opened,
-    /// Inside the reasoning.
+    /// Words of the reasoning have arrived, but no closing tag.
     Inside,
-    /// After the closing tag, before the first word of the answer.
+    /// The closing tag has arrived, but no word of the answer.
     Closed,
     Plain,
 }
@@ -44,7 +44,7 @@ impl ThinkTags {
         self.state == State::Plain
     }
 
-    /// Handles a piece of the answer. Emits text as soon as its kind is certain.
+    /// Handles a piece of the answer. Emits text once it certainly belongs to the reasoning or to the answer.
     pub(crate) fn feed(&mut self, text: &str, mut emit: impl FnMut(TextKind, &str)) {
         let held;
         let mut rest = text;
@@ -72,7 +72,7 @@ impl ThinkTags {
         }
     }
 
-    /// Emits text that is still held back.
+    /// Emits the text that is still held back.
     pub(crate) fn finish(&mut self, mut emit: impl FnMut(TextKind, &str)) {
         let held = std::mem::take(&mut self.held);
         if !held.is_empty() {

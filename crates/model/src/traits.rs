@@ -6,11 +6,11 @@ use crate::{Effort, Provider};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ModelTraits {
     pub window: Option<u64>,
-    /// Accepts images; `None` if unknown.
+    /// `true` if the model accepts images; `None` if unknown.
     pub images: Option<bool>,
-    /// Accepts audio; `None` if unknown.
+    /// `true` if the model accepts audio; `None` if unknown.
     pub audio: Option<bool>,
-    /// Can call tools; `None` if unknown.
+    /// `true` if the model can call tools; `None` if unknown.
     pub tools: Option<bool>,
     /// Supported thinking efforts; empty if unknown.
     pub efforts: &'static [Effort],
@@ -20,7 +20,7 @@ const ALL: &[Effort] = &Effort::ALL;
 const STANDARD_EFFORTS: &[Effort] = &[Effort::Low, Effort::Medium, Effort::High];
 const LOW_AND_HIGH: &[Effort] = &[Effort::Low, Effort::High];
 
-/// Properties of the models with this name prefix, without the vendor.
+/// Properties of all models whose name, without the vendor, has this prefix.
 struct Row {
     prefix: &'static str,
     window: u64,
@@ -32,7 +32,7 @@ const fn row(prefix: &'static str, window: u64, images: bool, audio: bool) -> Ro
     Row { prefix, window, images, audio }
 }
 
-/// Hosted models. The first match counts, so longer prefixes come first.
+/// Properties of hosted models. The first matching row counts, so longer prefixes come first.
 const KNOWN: [Row; 27] = [
     row("gpt-5-chat", 128_000, true, false),
     row("gpt-5", 400_000, true, false),
@@ -63,7 +63,7 @@ const KNOWN: [Row; 27] = [
     row("pixtral", 131_072, true, false),
 ];
 
-/// Returns a model's name without its vendor, as in `openai/gpt-4o` or `us.anthropic.claude`.
+/// Returns a model's name without its vendor, such as `gpt-4o` for `openai/gpt-4o`.
 fn bare(model: &str) -> &str {
     let model = model.rsplit('/').next().unwrap_or(model);
     ["openai.", "us.anthropic.", "eu.anthropic.", "anthropic."]
@@ -80,7 +80,7 @@ pub(crate) fn is_reasoning(model: &str) -> bool {
     numbered("o") || model.starts_with("gpt-5")
 }
 
-/// Returns the properties that the name of a model implies at this provider.
+/// Returns the properties that follow from the name of a model at this provider.
 pub(crate) fn for_model(provider: Provider, model: &str) -> ModelTraits {
     if provider == Provider::Demo {
         return ModelTraits {
@@ -95,7 +95,7 @@ pub(crate) fn for_model(provider: Provider, model: &str) -> ModelTraits {
     let name = bare(&lower);
     let known = KNOWN.iter().find(|row| name.starts_with(row.prefix));
     ModelTraits {
-        // The window of a local model depends on the server's settings.
+        // The window of a local model depends on the settings of its server, not on the name.
         window: known.filter(|_| is_hosted(provider)).map(|row| row.window),
         images: known.map(|row| row.images),
         audio: known.map(|row| row.audio),

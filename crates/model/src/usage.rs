@@ -38,9 +38,9 @@ struct Fields {
     completion_tokens_details: Option<Details>,
     input_tokens_details: Option<Details>,
     output_tokens_details: Option<Details>,
-    /// DeepSeek's name for cached tokens.
+    /// Number of cached tokens in DeepSeek's format.
     prompt_cache_hit_tokens: Number,
-    /// Together's name for cached tokens.
+    /// Number of cached tokens in Together's format.
     cached_tokens: Number,
     reasoning_tokens: Number,
     cost: Number,
@@ -53,7 +53,7 @@ struct Details {
     reasoning_tokens: Number,
 }
 
-/// A number. Any other JSON value counts as missing.
+/// A number field. Any other JSON value counts as missing.
 #[derive(Clone, Copy, Default)]
 struct Number(Option<f64>);
 

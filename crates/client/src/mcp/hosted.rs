@@ -131,10 +131,9 @@ impl Hosted {
         Hosting { shared: self.shared.clone(), ids, servers, end }
     }
 
-    /// Answers `mcp/message`, or `mcp/connect` and `mcp/disconnect` of the older form, in a separate task.
-    /// Sends the server's progress to the agent through `peer`. `bytes` is the request's share of its
-    /// session's budget, held until the answer. `None` uses the budget that all requests without a session
-    /// share.
+    /// Answers `mcp/message`, `mcp/connect` and `mcp/disconnect` in a separate task. Sends the server's
+    /// progress to the agent through `peer`. `bytes` is the request's share of its session's budget, held
+    /// until the answer; `None` uses the budget that all requests without a session share.
     pub(crate) fn serve(&self, request: Request, peer: &Peer, bytes: Option<OwnedSemaphorePermit>) {
         let Request { frame, responder } = request;
         let Ok(permit) = self.shared.requests.clone().try_acquire_owned() else {

@@ -73,7 +73,7 @@ fn setting_request(
     Ok((method, params, Box::new(note)))
 }
 
-/// Returns the first names, and the number of the others: some agents have hundreds of models.
+/// Joins the first names, and the number of the others. Some agents have hundreds of models.
 fn first_names<'a>(mut names: impl Iterator<Item = &'a str>) -> String {
     let mut words = names.by_ref().take(10).collect::<Vec<_>>().join(", ");
     let more = names.count();

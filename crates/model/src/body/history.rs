@@ -11,11 +11,11 @@ use crate::{Assistant, Provider, Request, ToolResult};
 use super::Profile;
 use super::wire::{Call, Called, Content, Message, Part, PartKind, Role};
 
-/// Text for a missing result: endpoints refuse a call without one.
+/// Text sent for a tool call without a result, because endpoints refuse a call without one.
 const NO_RESULT: &str = "(no result: the call did not finish)";
-/// Text for an empty result, which some endpoints refuse.
+/// Text sent for an empty tool result, which some endpoints refuse.
 const NO_OUTPUT: &str = "(no output)";
-/// Longest id that every endpoint except Mistral accepts.
+/// Maximum length of a tool call id. Every endpoint except Mistral accepts ids of this length.
 const MAX_ID_CHARS: usize = 40;
 
 pub(super) fn messages<'a>(request: &'a Request, profile: &Profile) -> Vec<Message<'a>> {
@@ -52,7 +52,7 @@ fn add_instructions<'a>(messages: &mut Vec<Message<'a>>, system: &'a str, profil
     messages.insert(0, Message::new(role, system));
 }
 
-/// Merges adjacent messages of one role, for templates that require roles to alternate.
+/// Merges adjacent messages of one role, because some chat templates require roles to alternate.
 fn merge(messages: Vec<Message<'_>>) -> Vec<Message<'_>> {
     let mut all: Vec<Message<'_>> = Vec::with_capacity(messages.len());
     for message in messages {
@@ -92,7 +92,7 @@ fn mark_cache(messages: &mut [Message<'_>]) {
 
 struct Writer<'p> {
     profile: &'p Profile,
-    /// `true` if the request offers tools; without them calls and results become text.
+    /// `true` if the request offers tools. Without tools, earlier calls and results are sent as text.
     tools: bool,
 }
 
@@ -135,7 +135,7 @@ impl Writer<'_> {
         if !assistant.calls.is_empty() {
             message.reasoning_content =
                 profile.returns_thoughts(assistant).then_some(assistant.reasoning.as_str());
-            // The format requires null here, but some servers refuse null beside reasoning.
+            // The format requires a null content here, but some servers refuse null beside reasoning.
             if assistant.text.is_empty() && message.reasoning_content.is_none() {
                 message.content = Content::Nothing;
             }
@@ -170,7 +170,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Adds an answer with calls as text, for endpoints without tools.
+    /// Adds an answer with tool calls as plain text, for a request without tools.
     fn push_as_text<'a>(
         &self,
         assistant: &'a Assistant,
@@ -204,9 +204,10 @@ impl Writer<'_> {
         if text.is_empty() { NO_OUTPUT.into() } else { text }
     }
 
-    /// Returns the images of a result. A tool message cannot contain them, so they follow in a user message.
+    /// Returns the images of a tool result. A tool message cannot contain images, so they follow in a user
+    /// message.
     fn pictures<'a>(&self, result: &'a ToolResult) -> Vec<Part<'a>> {
-        // Mistral requires that an answer of the model follows a result.
+        // Mistral requires that a tool result is followed by an answer of the model, not by a user message.
         if !self.profile.takes_images()
             || self.profile.refused.has(RequestPart::ContentParts)
             || self.profile.provider == Provider::Mistral
@@ -224,7 +225,7 @@ impl Writer<'_> {
         parts
     }
 
-    /// Returns the content of a user message: one text if there are only texts.
+    /// Returns the content of a user message: a single text if it has only text parts.
     fn content<'a>(&self, parts: &'a [crate::Part]) -> Content<'a> {
         if self.profile.refused.has(RequestPart::ContentParts) {
             return Content::Text(text_only(parts));
@@ -257,7 +258,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Returns a call id in a form that the endpoint accepts. The same id always gives the same result.
+    /// Returns a call id in a form that the endpoint accepts. Equal ids give equal results.
     fn id<'a>(&self, id: &'a str) -> Cow<'a, str> {
         if self.profile.provider == Provider::Mistral || self.profile.refused.has(RequestPart::CallIds) {
             short_id(id)
@@ -269,12 +270,12 @@ impl Writer<'_> {
     }
 }
 
-/// Returns the unknown fields of an earlier answer if the endpoint may require them.
+/// Returns the unknown fields of an earlier answer, if the endpoint may need them.
 fn returned_extra<'a>(profile: &Profile, extra: &'a Map<String, Value>) -> Option<&'a Map<String, Value>> {
     (!extra.is_empty() && profile.returns_extra()).then_some(extra)
 }
 
-/// Returns a text that stands for the part.
+/// Returns a text that replaces the part.
 fn part_as_text(part: &crate::Part) -> Cow<'_, str> {
     match part {
         crate::Part::Text { text } => text.as_str().into(),
@@ -288,7 +289,7 @@ fn text_only(parts: &[crate::Part]) -> Cow<'_, str> {
     join_texts(parts.iter().map(part_as_text))
 }
 
-/// Joins texts with line breaks. Does not copy a single text.
+/// Joins texts with line breaks. Borrows a single text instead of copying it.
 fn join_texts<'a>(mut texts: impl Iterator<Item = Cow<'a, str>>) -> Cow<'a, str> {
     let mut all = texts.next().unwrap_or_default();
     for text in texts {
@@ -299,8 +300,8 @@ fn join_texts<'a>(mut texts: impl Iterator<Item = Cow<'a, str>>) -> Cow<'a, str>
     all
 }
 
-/// Returns arguments as a JSON object, because servers that parse them fail on anything else. Invalid
-/// arguments are kept inside the object, so that the model can learn from its mistake.
+/// Returns a call's arguments as a JSON object, because servers that parse arguments fail on anything else.
+/// Invalid arguments are kept inside the object, so that the model can learn from its mistake.
 fn arguments(written: &str) -> Cow<'_, str> {
     let trimmed = written.trim();
     if trimmed.is_empty() {

@@ -37,7 +37,7 @@ pub(super) struct StreamOptions {
     pub(super) include_usage: bool,
 }
 
-/// OpenRouter's form of the effort.
+/// Thinking effort in OpenRouter's format.
 #[derive(Serialize)]
 pub(super) struct Reasoning {
     pub(super) effort: &'static str,
@@ -115,7 +115,7 @@ impl<'a> Message<'a> {
     }
 }
 
-/// Content of a message. `Nothing` is null, for a message with calls only.
+/// Content of a message. `Nothing` is sent as null, for a message that contains only calls.
 #[derive(Clone, Serialize)]
 #[serde(untagged)]
 pub(super) enum Content<'a> {
@@ -134,7 +134,7 @@ impl<'a> Content<'a> {
         }
     }
 
-    /// Appends `next`. The result is one text if both are texts, otherwise a list of parts.
+    /// Appends `next`. Two texts become one text, anything else becomes a list of parts.
     pub(super) fn join(self, next: Self) -> Self {
         match (self, next) {
             (Self::Nothing, other) | (other, Self::Nothing) => other,
@@ -152,7 +152,7 @@ impl<'a> Content<'a> {
     }
 }
 
-/// A part of a message, with a mark if everything up to it is cacheable.
+/// A part of a message. May be marked as the end of a cacheable prefix.
 #[derive(Clone)]
 pub(super) struct Part<'a> {
     pub(super) kind: PartKind<'a>,

@@ -1,7 +1,8 @@
 //! Assembles tool calls from their deltas.
 //!
-//! A delta belongs to the call with its index. Without an index it belongs to the call with its id, and
-//! without both to the last call at its position in the list. A new id at a known index begins another call.
+//! A delta belongs to the call with the same index. A delta without an index belongs to the call with the
+//! same id. A delta without both belongs to the last call at its position in the list. A new id at a known
+//! index begins another call.
 
 use narrows_base::json::{MAX_PEER_VALUES, count_values};
 use serde::de::IgnoredAny;
@@ -12,20 +13,20 @@ use crate::chat::Call;
 
 const MAX_CALLS: usize = 1024;
 
-/// Bytes kept of arguments that are not an object, so that the model sees its mistake. They are sent with
-/// every later request and stored with the session.
+/// Maximum number of bytes kept of arguments that are not a JSON object. The rest shows the model its
+/// mistake, but is sent with every later request and stored with the session.
 const MAX_UNUSABLE_BYTES: usize = 4 << 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("more than {MAX_CALLS} tool calls in one answer")]
 pub(super) struct TooMany;
 
-/// The end of the answer, as it concerns tool calls.
+/// Kind of end of an answer, as far as tool calls are concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// All calls are complete.
+    /// The answer is complete, and so are all calls.
     Whole,
-    /// A limit cut off the answer, perhaps within a call.
+    /// A limit cut off the answer, perhaps within a tool call.
     Cut,
     Refused,
 }
@@ -33,14 +34,15 @@ pub(super) enum End {
 #[derive(Debug, Default)]
 pub(super) struct Calls {
     drafts: Vec<Draft>,
-    /// Number of values in `extra` fields. Above [`MAX_PEER_VALUES`], further fields are dropped.
+    /// Number of JSON values in `extra` fields. Once it exceeds [`MAX_PEER_VALUES`], further fields are
+    /// dropped.
     extra_values: usize,
 }
 
 #[derive(Debug)]
 struct Draft {
     index: Option<u64>,
-    /// Position in the list of the first chunk of this call.
+    /// Position of the call in the list of the chunk in which the call began.
     place: usize,
     call: Call,
 }
@@ -50,7 +52,7 @@ impl Calls {
         self.drafts.is_empty()
     }
 
-    /// Adds one entry of a chunk's list. Returns the tool's name when it first appears.
+    /// Adds one entry of a chunk's list of calls. Returns the tool's name when it first appears.
     pub(super) fn add_delta(
         &mut self,
         place: usize,
@@ -73,7 +75,7 @@ impl Calls {
         if call.id.is_empty() {
             call.id.push_str(&id);
         }
-        // Some servers repeat the whole call at the end.
+        // Some servers repeat the whole call at the end, so repeated arguments are not appended.
         if !(call.arguments == arguments && is_object(arguments)) {
             call.arguments.push_str(arguments);
         }
@@ -85,14 +87,14 @@ impl Calls {
             }
         }
         let is_first = call.name.is_empty() && !name.is_empty();
-        // Some servers repeat the name, others extend it with every delta.
+        // Some servers repeat the tool's name in every delta, and others extend it.
         if name.len() > call.name.len() && name.starts_with(&*call.name) {
             name.clone_into(&mut call.name);
         }
         Ok(is_first.then(|| name.to_owned()))
     }
 
-    /// Returns the complete calls, and the broken calls, which must not run.
+    /// Returns the complete calls, and then the broken calls, which must not be run.
     pub(super) fn finish(mut self, end: End) -> (Vec<Call>, Vec<Call>) {
         if self.drafts.iter().all(|draft| draft.index.is_some()) {
             self.drafts.sort_by_key(|draft| draft.index);
@@ -117,7 +119,7 @@ impl Calls {
             if is_blank && !is_cut {
                 "{}".clone_into(&mut call.arguments);
             }
-            // A result refers to its call by the id, so every call needs a unique one.
+            // A tool result refers to its call by the id, so every call needs a unique id.
             if call.id.is_empty() || whole.iter().chain(&broken).any(|other| other.id == call.id) {
                 call.id = format!("call_{:016x}", fastrand::u64(..));
             }
@@ -127,7 +129,7 @@ impl Calls {
     }
 
     fn find(&self, index: Option<u64>, id: &str, place: usize) -> Option<usize> {
-        // Search from the end: deltas mostly belong to the last call.
+        // The search starts at the end, because most deltas belong to the last call.
         self.drafts.iter().rposition(|draft| match index {
             Some(_) => draft.index == index,
             None if !id.is_empty() => draft.call.id == id,
@@ -137,7 +139,7 @@ impl Calls {
 }
 
 impl Call {
-    /// Returns `true` if a delta with these fields begins another call.
+    /// Returns `true` if a delta with these fields does not continue this call, but begins another one.
     fn is_before(&self, id: &str, name: &str, arguments: &str) -> bool {
         if !id.is_empty() && !self.id.is_empty() {
             return id != self.id;
@@ -145,7 +147,8 @@ impl Call {
         if name.is_empty() || self.name.is_empty() {
             return false;
         }
-        // Without ids, a different tool begins another call, and so do new arguments after complete ones.
+        // Without ids, a different tool name begins another call, and so do new arguments after complete
+        // ones.
         !name.starts_with(&*self.name)
             || (is_object(&self.arguments) && arguments.trim_start().starts_with('{'))
     }
@@ -157,7 +160,7 @@ fn is_object(text: &str) -> bool {
     text.starts_with('{') && text.ends_with('}') && is_json(text)
 }
 
-/// Cuts arguments that are not an object. The appended note keeps them invalid as JSON.
+/// Cuts arguments that are not a JSON object. The appended note keeps the arguments invalid as JSON.
 fn shorten(arguments: &mut String) {
     let is_boundary = |at: &usize| arguments.is_char_boundary(*at);
     let kept = (0..=MAX_UNUSABLE_BYTES).rev().find(is_boundary).unwrap_or_default();
@@ -178,7 +181,8 @@ mod tests {
 
     use super::*;
 
-    /// Feeds chunks, each a list of entries. Returns the calls and the reported names.
+    /// Feeds the lists of deltas in `chunks`. Returns the complete calls, the broken calls, and the reported
+    /// names.
     fn assemble(chunks: &[Value], end: End) -> (Vec<Call>, Vec<Call>, Vec<String>) {
         let mut calls = Calls::default();
         let mut told = Vec::new();
@@ -220,7 +224,7 @@ mod tests {
             ],
             &[("a", "f", "{\"x\":1}"), ("b", "g", "{}")],
         );
-        // Every delta repeats the whole call.
+        // The server repeats the whole call in every delta.
         check(
             &[
                 json!([{"index": 0, "id": "a", "function": {"name": "f", "arguments": "{"}}]),
@@ -228,7 +232,7 @@ mod tests {
             ],
             &[("a", "f", "{}")],
         );
-        // The id comes late, and the name grows.
+        // The id of the call arrives late, and its name grows.
         check(
             &[
                 json!([{"index": 0, "id": null, "function": {"name": "f"}}]),
@@ -348,7 +352,7 @@ mod tests {
         check("{\"x\":", End::Cut, &["a"], &["b"]);
         check("", End::Cut, &["a"], &["b"]);
         check("{\"x\":1}", End::Cut, &["a", "b"], &[]);
-        // For a complete answer, the model gets an error about invalid JSON.
+        // If the answer is complete, the model gets an error about the invalid JSON.
         check("{\"x\":", End::Whole, &["a", "b"], &[]);
         check("{\"x\":1}", End::Refused, &[], &["a", "b"]);
     }
@@ -370,7 +374,7 @@ mod tests {
             size in 1..7usize,
             order in any::<u64>(),
         ) {
-            // Deltas of different calls are interleaved, those of one call stay in order.
+            // Deltas of different calls are interleaved. Deltas of one call stay in order.
             let mut queues: Vec<Vec<Value>> = calls.iter().enumerate().map(|(index, (name, text, repeats))| {
                 let arguments = json!({"text": text}).to_string();
                 let letters: Vec<char> = arguments.chars().collect();
@@ -403,7 +407,7 @@ mod tests {
         }
     }
 
-    /// Unusable arguments are sent with every later request of the turn, so they must stay short.
+    /// Invalid arguments are sent with every later request of the turn, so they must stay short.
     #[test]
     fn arguments_that_are_not_an_object_are_cut() {
         let call = |arguments: &str| json!([{"id": "a", "function": {"name": "f", "arguments": arguments}}]);

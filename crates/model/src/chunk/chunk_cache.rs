@@ -7,7 +7,7 @@ use std::borrow::Cow;
 
 use super::shape::{Choice, Choices, Chunk, Content, Delta};
 
-/// The bytes before and after the text of a chunk that contains only text.
+/// The bytes before and after the text in a chunk that contains only text.
 #[derive(Debug, Default)]
 pub(super) struct ChunkCache {
     start: Vec<u8>,
@@ -27,7 +27,7 @@ impl ChunkCache {
         }
     }
 
-    /// Returns the text of `data` if the bytes before and after it match.
+    /// Returns the text in `data` if the bytes before and after it equal the stored ones.
     pub(super) fn text<'a>(&self, data: &'a [u8]) -> Option<Cow<'a, str>> {
         if self.start.is_empty() {
             return None;
@@ -40,7 +40,7 @@ impl ChunkCache {
         if text.iter().all(is_plain) {
             return std::str::from_utf8(text).ok().map(Cow::Borrowed);
         }
-        // Either a string with escapes or line ends, or more than one string. The parser decides.
+        // If the rest is no plain string (escapes, line ends, or several strings), the parser decides.
         let quoted = data.get(self.start.len() - 1..data.len() - self.end.len() + 1)?;
         serde_json::from_slice::<String>(quoted).ok().map(Cow::Owned)
     }
@@ -54,7 +54,7 @@ fn only_text<'a>(chunk: &Chunk<'a>) -> Option<&'a str> {
     }
 }
 
-/// Returns the text of a chunk that contains only text.
+/// Returns the text of a chunk that contains nothing else.
 fn chunk_text<'a, 'c>(chunk: &'c Chunk<'a>) -> Option<&'c Cow<'a, str>> {
     let Chunk { choices: Some(Choices(Some(choice))), error: None, usage: None, x_groq: None } = chunk else {
         return None;

@@ -4,13 +4,13 @@ use narrows_base::json::{MAX_PEER_VALUES, count_values};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-/// Text fields that arrive in pieces.
+/// Text fields of an entry that arrive in pieces.
 const GROWING: [&str; 2] = ["text", "summary"];
 
-/// Fields that identify an entry.
+/// Fields that identify an entry of `reasoning_details`.
 const IDENTITY: [&str; 3] = ["type", "index", "id"];
 
-/// Entries so far. Above [`MAX_PEER_VALUES`] values, all are dropped.
+/// The entries that have arrived. If they exceed [`MAX_PEER_VALUES`] JSON values, all are dropped.
 #[derive(Debug, Default)]
 pub(super) struct Details {
     entries: Vec<Value>,
@@ -18,7 +18,7 @@ pub(super) struct Details {
 }
 
 impl Details {
-    /// Adds the entries of one chunk. A continuation is appended to the last entry.
+    /// Adds the entries of one chunk. An entry that continues the last one is merged into it.
     pub(super) fn add_chunk(&mut self, raw: &RawValue) {
         if self.is_overfull() {
             return;
@@ -41,7 +41,7 @@ impl Details {
         let count = |value: &Value| count_values(value.to_string().as_bytes(), MAX_PEER_VALUES);
         match (self.entries.last_mut(), entry) {
             (Some(Value::Object(last)), Value::Object(entry)) if continues(last, &entry) => {
-                // Text appended to an existing field does not count as a value.
+                // Text that is appended to an existing field does not count as a new value.
                 let others =
                     entry.iter().filter(|(name, value)| !value.is_string() || !last.contains_key(*name));
                 self.values += others.map(|(_, value)| count(value)).sum::<usize>();
@@ -67,17 +67,17 @@ impl Details {
     }
 }
 
-/// Returns `true` if `entry` continues `last`. Only texts arrive in pieces: encrypted data is always
-/// complete.
+/// Returns `true` if `entry` continues `last`. Only texts arrive in pieces; encrypted data arrives as a
+/// whole.
 fn continues(last: &Map<String, Value>, entry: &Map<String, Value>) -> bool {
     let present =
         |entry: &Map<String, Value>, name: &str| entry.get(name).is_some_and(|value| !value.is_null());
-    // A signature is the last piece, with or without a text.
+    // A signature belongs to the last piece of an entry, with or without text.
     let is_piece = GROWING.iter().any(|name| present(entry, name)) || present(entry, "signature");
     let is_open = GROWING.iter().any(|name| present(last, name)) && !present(last, "signature");
     let is_same = IDENTITY.iter().all(|name| match (last.get(*name), entry.get(*name)) {
         (Some(first), Some(second)) => first == second || first.is_null() || second.is_null(),
-        // A continuation need not repeat these fields, except the type.
+        // A continuing entry may omit its index and id, but not its type.
         _ => *name != "type",
     });
     is_piece && is_open && is_same

@@ -2,11 +2,10 @@
 
 use crate::chat::Finish;
 
-/// Meaning of a `finish_reason`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reason {
     Finished(Finish),
-    /// An empty reason. Some servers send it with every chunk, others with the last.
+    /// An empty finish reason. Some servers send it with every chunk, others only with the last.
     Blank,
     Failed,
 }
@@ -25,7 +24,7 @@ impl Reason {
                 if lower != name {
                     return Self::from_name(&lower);
                 }
-                // The reason is text of the provider, which must not be logged.
+                // The provider wrote the reason, so its text must not be logged.
                 tracing::warn!(bytes = name.len(), "unknown finish reason treated as stop");
                 Self::Finished(Finish::Stop)
             }
@@ -33,7 +32,7 @@ impl Reason {
     }
 }
 
-/// Returns the more specific of two reasons: some servers send two.
+/// Returns the more specific of two finish reasons, because some servers send two.
 pub(super) fn stronger(first: Finish, second: Finish) -> Finish {
     let strength = |finish| match finish {
         Finish::Stop => 0,

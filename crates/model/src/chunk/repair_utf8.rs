@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-/// Returns `data` with invalid characters replaced, or `None` if all are valid.
+/// Returns a copy of `data` with invalid characters replaced. Returns `None` if all characters are valid.
 pub(super) fn repair_utf8(data: &[u8]) -> Option<Vec<u8>> {
     let text = String::from_utf8_lossy(data);
     let was_wrong = matches!(text, Cow::Owned(_));
@@ -28,7 +28,7 @@ fn replace_lone_surrogates(text: &str) -> Option<String> {
                 at += 6;
                 copied = at;
             }
-            // Skips the escaped character: an escaped backslash does not start an escape.
+            // The character after a backslash is skipped: an escaped backslash does not start an escape.
             _ => at += 2,
         }
         if at > bytes.len() {

@@ -21,7 +21,7 @@ pub(super) struct Chunk<'a> {
     pub(super) error: Option<&'a RawValue>,
     #[serde(borrow)]
     pub(super) usage: Option<&'a RawValue>,
-    /// Groq sends the usage here in the last chunk.
+    /// Field in which Groq sends the usage with the last chunk.
     #[serde(borrow)]
     pub(super) x_groq: Option<Groq<'a>>,
 }
@@ -35,7 +35,7 @@ pub(super) struct Groq<'a> {
     pub(super) error: Option<&'a RawValue>,
 }
 
-/// The first choice with index 0 or without an index. Other choices are ignored.
+/// The first choice whose index is 0 or missing. Other choices are ignored.
 #[derive(Default)]
 pub(super) struct Choices<'a>(pub(super) Option<Choice<'a>>);
 
@@ -43,7 +43,7 @@ pub(super) struct Choices<'a>(pub(super) Option<Choice<'a>>);
 #[serde(default)]
 pub(super) struct Choice<'a> {
     pub(super) index: Index,
-    /// Boxed because it is large and the parser moves it often.
+    /// Boxed, because the value is large and the parser moves it often.
     #[serde(borrow)]
     pub(super) delta: Option<Box<Delta<'a>>>,
     #[serde(borrow)]
@@ -52,12 +52,12 @@ pub(super) struct Choice<'a> {
     pub(super) finish_reason: Option<LenientText<'a>>,
     #[serde(borrow)]
     pub(super) error: Option<&'a RawValue>,
-    /// Text that Together repeats beside the delta. Servers older than chat completions send only this.
+    /// Text that Together repeats beside the delta. Servers older than the chat format send text only here.
     #[serde(borrow)]
     pub(super) text: LenientText<'a>,
 }
 
-/// A delta, or the whole message.
+/// A delta of a streamed message, or a whole message.
 #[derive(Default, serde::Deserialize)]
 #[serde(default)]
 pub(super) struct Delta<'a> {
@@ -71,7 +71,7 @@ pub(super) struct Delta<'a> {
     pub(super) refusal: LenientText<'a>,
     #[serde(borrow)]
     pub(super) reasoning_details: Option<&'a RawValue>,
-    /// Gemini's field for a thought signature outside a call.
+    /// Field in which Gemini sends a thought signature outside of a call.
     #[serde(borrow)]
     pub(super) extra_content: Option<&'a RawValue>,
     #[serde(borrow)]
@@ -85,7 +85,7 @@ pub(super) struct CallDelta<'a> {
     pub(super) index: Index,
     pub(super) id: LenientText<'a>,
     pub(super) function: Option<Function<'a>>,
-    /// Unknown fields, which are sent back.
+    /// Fields of unknown meaning, which are sent back to the endpoint.
     pub(super) extra: Map<String, Value>,
 }
 
@@ -101,22 +101,22 @@ pub(super) struct Function<'a> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Index(pub(super) Option<u64>);
 
-/// A text; empty if missing.
+/// A text field; empty if the value is missing or not a text.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct LenientText<'a>(pub(super) Cow<'a, str>);
 
-/// JSON as text. Some servers send a JSON value instead of its text.
+/// Arguments as JSON text. Some servers send a JSON value instead of text.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Arguments<'a>(pub(super) Cow<'a, str>);
 
-/// A text, or a list of parts, of which some may be reasoning.
+/// Content of a message: a text, or a list of parts, of which some may be reasoning.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Content<'a> {
     pub(super) text: Cow<'a, str>,
     pub(super) thought: String,
 }
 
-/// Conversion from any JSON value.
+/// Conversion that never fails: a value of an unexpected type becomes the default.
 trait Lenient<'de>: Sized + Default {
     fn text(_: Cow<'de, str>) -> Self {
         Self::default()
@@ -245,7 +245,7 @@ impl<'de: 'a, 'a> Lenient<'de> for Content<'a> {
     }
 }
 
-/// Adds a part of a list to the text or the reasoning. Ignores references and images.
+/// Adds a part of a content list to the text or the reasoning. Ignores references and images.
 fn push_part(part: &Value, text: &mut String, thought: &mut String) {
     if let Value::String(words) = part {
         text.push_str(words);
@@ -270,7 +270,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Choices<'a> {
     }
 }
 
-/// Accepts only a list: anything else is not a chunk.
+/// Accepts only a list of choices. Data with anything else in this field is not a chunk.
 struct ChoicesVisitor<'a>(PhantomData<&'a str>);
 
 impl<'de: 'a, 'a> Visitor<'de> for ChoicesVisitor<'a> {
@@ -293,7 +293,7 @@ impl<'de: 'a, 'a> Visitor<'de> for ChoicesVisitor<'a> {
 
 lenient!(CallDelta<'a>);
 
-// Written by hand, because `flatten` would copy all fields to find the unknown ones.
+// Implemented by hand, because `flatten` would copy all fields to find the unknown ones.
 impl<'de: 'a, 'a> Lenient<'de> for CallDelta<'a> {
     fn map<A: MapAccess<'de>>(mut map: A) -> Result<Self, A::Error> {
         let mut call = Self::default();

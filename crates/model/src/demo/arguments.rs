@@ -4,9 +4,9 @@ use serde_json::{Map, Value, json};
 
 use crate::Tool;
 
-/// Separates the old text from the new.
+/// Separator between the old and the new text in the user's words.
 pub(super) const ARROW: &str = " -> ";
-/// File content if the user gives none.
+/// File content if the user's words contain none.
 const DEFAULT_CONTENT: &str = "Hello from the demo model.\n";
 const PLAN_STEPS: [&str; 3] = ["Look around", "Connect a real model", "Do the work"];
 
@@ -53,7 +53,7 @@ fn run(tool: &Tool, words: &str) -> Value {
         Some(program) if words.chars().all(is_plain) => {
             json!({ "command": program, "args": each.collect::<Vec<_>>() })
         }
-        // The words contain characters with a meaning for a shell.
+        // The user's words contain characters that need a shell.
         _ => json!({ "command": "sh", "args": ["-c", words] }),
     }
 }

@@ -6,7 +6,7 @@ use crate::{Message, Part, Request, Tool, ToolResult};
 
 use super::arguments;
 
-/// Most lines of a result that are quoted.
+/// Maximum number of quoted lines of a tool result.
 const SHOWN_LINES: usize = 6;
 /// Most characters of a quoted line.
 const SHOWN_WIDTH: usize = 100;
@@ -37,7 +37,7 @@ const ALWAYS: &str = "\
 - `markdown`: show headings, lists, tables and code
 ";
 
-/// Commands that need a tool, with their help.
+/// Demo commands that need a tool, with their help texts.
 const WITH_TOOLS: [(&str, &str); 5] = [
     ("read_file", "- `read PATH`: read a file\n"),
     ("write_file", "- `write PATH TEXT`: write one\n"),
@@ -46,10 +46,10 @@ const WITH_TOOLS: [(&str, &str); 5] = [
     ("update_plan", "- `plan`: show a plan\n"),
 ];
 
-/// Help if any tools are available.
+/// Help text for a request that offers any tools.
 const ANY_TOOL: &str = "- `call TOOL {…}`: call any tool by its name\n";
 
-/// Help if no tools are available.
+/// Help text for a request that offers no tools.
 const NO_TOOLS: &str = "
 In an editor that lends me its files and its terminal, I also `read`, `write`, `edit`, `run` and `plan`.
 ";
@@ -134,7 +134,7 @@ pub(super) fn answer(request: &Request) -> Answer {
     }
 }
 
-/// Returns the tool results after the last answer.
+/// Returns the tool results that follow the last answer.
 fn results(messages: &[Message]) -> Vec<&ToolResult> {
     let mut results: Vec<_> = messages
         .iter()

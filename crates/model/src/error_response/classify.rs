@@ -2,8 +2,8 @@
 
 use crate::error::ErrorKind;
 
-/// The account is out of credit, so waiting does not help. OpenAI's sentence for this is missing on purpose:
-/// Gemini sends the same sentence for limits per minute.
+/// Marks of an account without credit, for which waiting does not help. OpenAI's sentence is missing on
+/// purpose: Gemini sends the same sentence for limits per minute.
 const QUOTA: [&str; 6] = [
     "insufficient_quota",
     "insufficient quota",
@@ -37,7 +37,7 @@ const OVERFLOW: [&str; 21] = [
     "request too large for",
 ];
 
-/// The key is invalid, even if the status says otherwise.
+/// Marks of an invalid key, which count even if the status says otherwise.
 const AUTH: [&str; 7] = [
     "api key not valid",
     "api_key_invalid",
@@ -67,11 +67,11 @@ const UNSUPPORTED: [&str; 14] = [
 
 const BUSY: [&str; 4] = ["rate_limit", "rate limit", "ratelimit", "resource_exhausted"];
 
-/// The request is invalid, so a retry would fail again.
+/// Marks of an invalid request, for which a retry would fail again.
 const INVALID_REQUEST_MARKS: [&str; 6] =
     ["invalid_request", "invalid_argument", "badrequest", "bad_request", "not_found", "permission"];
 
-/// Classifies a response by its status and its lower-case text. The flag is `true` if a retry can help.
+/// Classifies a response by its status and by its text in lower case. The flag is `true` if a retry can help.
 pub(super) fn classify_status(status: Option<u16>, marks: &str) -> (ErrorKind, bool) {
     let status = status.unwrap_or(0);
     let kind = match status {
@@ -88,7 +88,7 @@ pub(super) fn classify_status(status: Option<u16>, marks: &str) -> (ErrorKind, b
     (kind, may_pass(kind) && is_passing(status))
 }
 
-/// Classifies an error event of a stream, which may have its own status.
+/// Classifies an error event of a stream, which may have a status of its own.
 pub(super) fn classify_event(status: Option<u16>, marks: &str) -> (ErrorKind, bool) {
     let kind = by_words(marks).unwrap_or(match status {
         Some(401) => ErrorKind::Auth,
@@ -102,7 +102,7 @@ pub(super) fn classify_event(status: Option<u16>, marks: &str) -> (ErrorKind, bo
     (kind, may_pass(kind) && passing)
 }
 
-/// Returns the kind of failure if the text identifies it better than the status.
+/// Returns the kind of failure if the text shows it better than the status.
 fn by_words(marks: &str) -> Option<ErrorKind> {
     if has_any(marks, &QUOTA) {
         Some(ErrorKind::Quota)
@@ -126,7 +126,7 @@ fn may_pass(kind: ErrorKind) -> bool {
     !matches!(kind, ErrorKind::Quota | ErrorKind::Overflow | ErrorKind::Auth | ErrorKind::Unsupported)
 }
 
-/// Returns `true` if the status means a temporary failure, not an invalid request.
+/// Returns `true` if the status reports a temporary failure, not an invalid request.
 fn is_passing(status: u16) -> bool {
     matches!(status, 408 | 409 | 425 | 429 | 500..600)
 }

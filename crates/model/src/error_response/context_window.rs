@@ -20,7 +20,7 @@ const BEFORE: [&str; 14] = [
 const AFTER: [&str; 4] =
     [" maximum context length", " token context window", " tokens context window", " maximum"];
 
-/// Finds the size in an error message in lower case.
+/// Finds the window size in an error message in lower case.
 pub(super) fn from_text(text: &str) -> Option<u64> {
     let before = BEFORE.iter().flat_map(|words| text.match_indices(words));
     let before = before.filter_map(|(at, words)| first(&text[at + words.len()..])).next();
@@ -47,7 +47,7 @@ fn is_part(letter: char) -> bool {
     letter.is_ascii_digit() || letter == ','
 }
 
-/// Parses a number with or without commas. `None` if it is not a plausible window.
+/// Parses a number with or without commas. Returns `None` for a number that cannot be a window size.
 fn size(digits: &str) -> Option<u64> {
     let number: u64 = digits.replace(',', "").parse().ok()?;
     (1..=1_000_000_000).contains(&number).then_some(number)

@@ -5,19 +5,19 @@ use std::time::Duration;
 
 use super::retry_after;
 
-/// Most levels of nested errors: gateways quote errors within errors.
+/// Maximum nesting depth of errors that is searched, because gateways quote errors within errors.
 const MAX_DEPTH: usize = 6;
 
 /// Message and fields of an error body.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct ErrorText {
-    /// Message for people; empty if the body has none.
+    /// Message for people. Empty if the body has none.
     pub(super) message: String,
-    /// Codes, types and states, for classification.
+    /// Codes, types and states in the error body, for classification.
     pub(super) codes: Vec<String>,
     pub(super) status: Option<u16>,
     pub(super) window: Option<u64>,
-    /// Time to wait, if a field states it.
+    /// Delay before a retry, if a field of the error body states it.
     pub(super) delay: Option<Duration>,
 }
 
@@ -66,7 +66,7 @@ impl ErrorText {
         }
     }
 
-    /// Parses a text, which may itself contain JSON.
+    /// Parses a text, which may contain a JSON error.
     fn text(&mut self, text: &str, depth: usize) -> Option<String> {
         let text = text.trim();
         if text.starts_with(['{', '['])
@@ -80,7 +80,7 @@ impl ErrorText {
 
     fn object(&mut self, object: &Map<String, Value>, depth: usize) -> Option<String> {
         self.facts(object);
-        // The nested error has the details. A message beside it repeats them or says less.
+        // The nested error has the details. A message beside it says the same or less.
         let inner = object.get("error").and_then(|error| self.read(error, depth + 1));
         let explained = inner.or_else(|| {
             ["message", "detail", "error_description", "msg", "errors", "error_msg"]
@@ -92,7 +92,7 @@ impl ErrorText {
             (Some(place), Some(text)) => Some(format!("{place}: {text}")),
             (_, text) => text,
         };
-        // OpenRouter reports its own failure, and the provider's text in `metadata`.
+        // OpenRouter's own message only says that the provider failed. The provider's text is in `metadata`.
         let metadata = object.get("metadata").and_then(Value::as_object);
         let raw = metadata.and_then(|metadata| self.read(metadata.get("raw")?, depth + 1));
         match (explained, raw) {
@@ -151,7 +151,8 @@ enum Text {
     Json(Value),
 }
 
-/// Parses an error that was sent as an event with an error status, or else returns plain text.
+/// Parses the error in a response that has an error status but the format of a stream. Otherwise returns the
+/// text.
 fn events(text: &str) -> Text {
     let data = text.lines().find_map(|line| line.strip_prefix("data:"));
     match data.and_then(|data| serde_json::from_str(data.trim()).ok()) {
@@ -165,9 +166,9 @@ fn page(text: &str) -> Text {
     Text::Plain(title.unwrap_or_default())
 }
 
-/// Returns the text of the first element with this name; `None` if it is empty.
+/// Returns the text of the first element with this name. `None` if the text is empty.
 fn element(text: &str, name: &str) -> Option<String> {
-    // ASCII lower case does not move any byte.
+    // Conversion to ASCII lower case keeps the position of every byte.
     let lower = text.to_ascii_lowercase();
     let start = lower.match_indices(&format!("<{name}")).find_map(|(at, tag)| {
         let rest = &lower[at + tag.len()..];

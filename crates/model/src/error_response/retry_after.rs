@@ -1,15 +1,15 @@
-//! Finds the wait that the provider demands.
+//! Finds the delay before a retry that the provider demands.
 
 use std::time::{Duration, SystemTime};
 
 use reqwest::header::{HeaderMap, RETRY_AFTER};
 
-/// Returns the wait from the headers, the most exact header first.
+/// Returns the demanded delay from the headers. The most exact header takes precedence.
 pub(super) fn from_headers(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     milliseconds(headers).or_else(|| retry_after(headers, now)).or_else(|| resets(headers, now))
 }
 
-/// Returns the wait from an error message in lower case, such as `try again in 300ms`.
+/// Returns the demanded delay from an error message in lower case, such as `try again in 300ms`.
 pub(super) fn from_text(text: &str) -> Option<Duration> {
     const BEFORE: [&str; 4] = ["try again in ", "retry in ", "retry after ", "try again after "];
     BEFORE.iter().find_map(|words| {
@@ -72,7 +72,7 @@ fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     Some(date.duration_since(now).unwrap_or_default())
 }
 
-/// Returns the wait until all exhausted limits are reset.
+/// Returns the time until all exhausted rate limits are reset.
 fn resets(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     headers.keys().filter_map(|name| reset(headers, name.as_str(), now)).max()
 }
@@ -80,7 +80,7 @@ fn resets(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
 fn reset(headers: &HeaderMap, name: &str, now: SystemTime) -> Option<Duration> {
     let limit = name.strip_prefix("x-ratelimit-reset")?;
     let remaining = text(headers, &format!("x-ratelimit-remaining{limit}"));
-    // Providers list all limits, including those that are not exhausted.
+    // Providers list all rate limits, including those that are not exhausted.
     if remaining.and_then(|remaining| remaining.parse().ok()).is_some_and(|left: f64| left > 0.0) {
         return None;
     }
@@ -88,7 +88,8 @@ fn reset(headers: &HeaderMap, name: &str, now: SystemTime) -> Option<Duration> {
     duration(text).or_else(|| wait_from_number(text.parse().ok()?, now))
 }
 
-/// Interprets a plain number by its size: seconds from now, seconds since 1970, or milliseconds since 1970.
+/// Converts a number without a unit to a delay. Its size shows if it means seconds from now, seconds since
+/// 1970, or milliseconds since 1970.
 fn wait_from_number(number: f64, now: SystemTime) -> Option<Duration> {
     const SINCE_1970: f64 = 1e9;
     const IN_MILLISECONDS: f64 = 1e11;

@@ -4,7 +4,7 @@ use crate::{ErrorKind, ModelError};
 
 use super::{RequestPart, Sent};
 
-/// Words that show that a field named in the message is refused.
+/// Words in an error message that show that the named field is refused.
 const REFUSALS: [&str; 25] = [
     "unsupported",
     "not support",
@@ -48,9 +48,9 @@ pub(super) fn limit_too_large(text: &str) -> bool {
         && any(text, &["too large", "too high", "at most", "must be less", "less than or equal", "exceed"])
 }
 
-/// Returns `true` if `text` reports that the model accepts none of `things`.
+/// Returns `true` if `text` reports that the model accepts no `things`, such as images.
 fn takes_none(text: &str, things: &[&str]) -> bool {
-    // "Invalid image" is not listed: it refuses one image, not all images.
+    // "Invalid image" is not listed, because it refuses one image, not all images.
     const WORDS: [&str; 13] = [
         "unsupported",
         "not support",
@@ -66,7 +66,7 @@ fn takes_none(text: &str, things: &[&str]) -> bool {
         "not a multimodal",
         "text-only",
     ];
-    // These refuse one image as well.
+    // These words refuse a single image or audio file, not all of them.
     const ONE: [&str; 4] = ["image format", "image type", "audio format", "mime type"];
     any(text, things) && any(text, &WORDS) && !any(text, &ONE)
 }
@@ -141,12 +141,12 @@ fn no_streaming(text: &str) -> bool {
             ))
 }
 
-/// Returns the sent part that `error` refuses.
+/// Returns the part of the request that `error` refuses.
 pub(super) fn look_up(error: &ModelError, text: &str, sent: &Sent<'_>) -> Option<RequestPart> {
     use RequestPart as D;
     let has = |part| sent.parts.has(part);
-    // Some servers report an internal error for content that they do not accept. Only an explicit message
-    // counts.
+    // Some servers report content that they do not accept as an internal error, so the message must be
+    // explicit.
     if has(D::Images) && takes_none(text, &["image", "vision", "multimodal", "multi-modal", "mmproj"]) {
         return Some(D::Images);
     }
@@ -160,13 +160,13 @@ pub(super) fn look_up(error: &ModelError, text: &str, sent: &Sent<'_>) -> Option
     if !refusal && !matches!(error.kind, ErrorKind::Provider | ErrorKind::Unsupported) {
         return None;
     }
-    // The first match wins, so more specific messages come first.
+    // The first matching rule wins, so rules for more specific messages come first.
     let rules: [(D, bool); 19] = [
         (D::Files, takes_none(text, &["pdf", "`file`", "'file'", "file input", "files", "document"])),
         (D::StreamOptions, any(text, &["stream_options", "include_usage"])),
         (D::MaxTokens, limit_too_large(text)),
         (D::MaxTokensName, refuses(text, &["max_tokens", "max_completion_tokens"])),
-        // If both names are refused, the limit itself is refused.
+        // If both names of the token limit were refused, the limit itself is refused.
         (D::MaxTokens, refuses(text, &["max_tokens", "max_completion_tokens"])),
         (D::Temperature, refuses(text, &["temperature"])),
         (D::Effort, refuses(text, &["reasoning_effort", "reasoning.effort", "reasoning effort", "thinking"])),
@@ -191,7 +191,7 @@ pub(super) fn look_up(error: &ModelError, text: &str, sent: &Sent<'_>) -> Option
         (D::DeveloperRole, no_instructions(text)),
         (D::ContentParts, wants_text(text)),
         (D::Streaming, no_streaming(text)),
-        // A refusal without a field name: this field is refused most often.
+        // The message names no field. `stream_options` is the field that is refused most often.
         (D::StreamOptions, any(text, &["extra_forbidden", "extra inputs", "extra fields"])),
         (D::Images, error.kind == ErrorKind::Unsupported && text.contains("image")),
     ];

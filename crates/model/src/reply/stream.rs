@@ -17,14 +17,14 @@ use crate::error_response::{ErrorResponse, request_id};
 use crate::http::error_chain;
 use crate::{Completion, ErrorKind, Limits};
 
-/// Result of a read: HTTP chunks, or `None` at the end.
+/// Result of a read: a batch of HTTP chunks, or `None` at the end of the body.
 type Read = Result<Option<Vec<Bytes>>, Box<ErrorResponse>>;
 
-/// Most pieces decoded before they are returned. Small, so that the memory of one batch can be reused for the
-/// next.
+/// Maximum number of pieces that are decoded in a row before they are returned. Small, so that the memory of
+/// a batch can be reused.
 const MAX_BATCH_PIECES: usize = 8;
 
-/// Most bytes per read.
+/// Maximum number of bytes per read.
 const MAX_READ_BYTES: usize = 32 << 10;
 
 /// Memory cost of a chunk in addition to its bytes.
@@ -32,24 +32,24 @@ const CHUNK_OVERHEAD_BYTES: usize = 64;
 
 pub(super) struct Incoming {
     body: Body,
-    /// Id with which the provider can find the request.
+    /// Id by which the provider can find the request.
     pub(super) request_id: Option<String>,
     limits: Limits,
     read_deadline: ReadDeadline,
-    /// Chunks that are not decoded yet.
+    /// HTTP chunks that are not decoded yet.
     unread: std::vec::IntoIter<Bytes>,
     decoder: Decoder,
 }
 
 pub(super) enum ReadStep {
-    /// `out` may contain pieces to show.
+    /// The body may continue. `out` may contain pieces to show.
     More,
     /// The answer was read to its end.
     End,
 }
 
 impl Incoming {
-    /// `started` is the time of the request, `until` the deadline of the whole reply.
+    /// Creates a reader. `started` is the start time of the request, `until` the deadline of the whole reply.
     pub(super) fn new(response: Response, limits: Limits, started: Instant, until: Instant) -> Self {
         Self {
             request_id: request_id(response.headers()),
@@ -61,7 +61,7 @@ impl Incoming {
         }
     }
 
-    /// Reads until there is a piece to show, or until the answer has ended. Cancel-safe.
+    /// Reads until a piece can be shown or the answer has ended. Cancel-safe.
     pub(super) async fn step(&mut self, out: &mut Vec<Piece>) -> Result<ReadStep, ErrorResponse> {
         loop {
             while let Some(taken) = self.decoder.next_event(out)? {
@@ -91,7 +91,7 @@ impl Incoming {
                     self.decoder.last(out)?;
                     return Ok(ReadStep::End);
                 }
-                // The answer has ended, and only its usage is missing.
+                // The answer itself is complete: only its usage did not arrive in time.
                 Err(_) if self.read_deadline.phase == Phase::Grace => return Ok(ReadStep::End),
                 Err(problem) => return Err(*problem),
             }
@@ -121,7 +121,7 @@ type Chunks = Pin<Box<dyn Stream<Item = reqwest::Result<Bytes>> + Send>>;
 /// model. So a separate task gathers the chunks.
 struct Body {
     reads: mpsc::Receiver<Read>,
-    /// Aborts the gathering task, and with it the connection, when the body is dropped.
+    /// Aborts the gathering task, and so closes the connection, when the body is dropped.
     _gathering: JoinSet<()>,
 }
 
@@ -138,7 +138,7 @@ impl Body {
     }
 }
 
-/// Forwards batches until the end, or until the receiver is dropped.
+/// Forwards batches of chunks until the body ends or the receiver is dropped.
 async fn gather(mut gather: Gather, reads: mpsc::Sender<Read>) {
     loop {
         let read = poll_fn(|cx| gather.poll_read(cx)).await;
@@ -149,13 +149,13 @@ async fn gather(mut gather: Gather, reads: mpsc::Sender<Read>) {
     }
 }
 
-/// Gathers chunks of a body while more are ready.
+/// Collects the chunks of a body that are ready.
 struct Gather {
     chunks: Chunks,
     ready_chunks: Vec<Bytes>,
     /// Cost of `ready_chunks` in bytes.
     ready_cost: usize,
-    /// End or error after these chunks.
+    /// End of the body, or error, that follows the collected chunks.
     end: Option<Read>,
 }
 
@@ -171,8 +171,8 @@ impl Gather {
                     self.ready_cost += chunk.len() + CHUNK_OVERHEAD_BYTES;
                     self.ready_chunks.push(chunk);
                     if self.ready_cost < MAX_READ_BYTES {
-                        // Yields to the connection's task, which the last poll woke: it provides one chunk at
-                        // a time.
+                        // The connection's task, which the last poll woke, provides one chunk at a time.
+                        // Yielding lets that task continue.
                         cx.waker().wake_by_ref();
                         return Poll::Pending;
                     }
@@ -197,7 +197,7 @@ impl Gather {
     }
 }
 
-/// Phase of an answer, which decides the timeout.
+/// Phase of an answer. Each phase has its own timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     First,
@@ -207,6 +207,9 @@ enum Phase {
 
 /// Deadline of the next read.
 ///
+/// Every read moves the deadline, but resetting the timer each time would be slow. A timer that fires too
+/// early is set to the remaining time.
+///
 /// Every read moves the deadline, so the timer is not reset each time. If it fires early, it is set to the
 /// remaining time.
 struct ReadDeadline {
@@ -214,7 +217,7 @@ struct ReadDeadline {
     deadline: Instant,
     until: Instant,
     timer: Pin<Box<Sleep>>,
-    /// Longest time without an event. Gateways send comments to keep a connection open, but a comment does
+    /// Maximum time without an event. Gateways send comments to keep a connection open, but a comment does
     /// not mean that an answer follows.
     patience: Duration,
     event_by: Instant,
@@ -229,21 +232,21 @@ impl ReadDeadline {
         Self { phase: Phase::First, deadline, until, timer, patience, event_by: first, read_at: started }
     }
 
-    /// Records an event: sets the limit for the next read and for the next event.
+    /// Records an event: moves the deadlines for the next read and the next event.
     fn event_came(&mut self, idle: Duration) {
         if self.phase != Phase::Grace {
             self.phase = Phase::Going;
-            // Uses the time of the read: a read may contain many events.
+            // The time of the read is used, because one read may contain many events.
             self.event_by = self.read_at + self.patience;
             self.set(self.read_at + idle);
         }
     }
 
-    /// Records a read. Before the first event, a read does not extend the timeout.
+    /// Records a read. A read before the first event does not extend the timeout.
     fn read(&mut self, idle: Duration) {
         self.read_at = Instant::now();
         if self.phase == Phase::Going {
-            // An event in this read moves the deadline again.
+            // If the read contains an event, the event moves the deadline again.
             self.set((self.read_at + idle).min(self.event_by));
         }
     }
@@ -263,7 +266,7 @@ impl ReadDeadline {
         }
     }
 
-    /// Ready when the deadline has passed. Returns a description of the missing data.
+    /// Is ready once the deadline has passed. Returns a description of the data that did not arrive.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<&'static str> {
         loop {
             ready!(self.timer.as_mut().poll(cx));
@@ -288,7 +291,7 @@ mod tests {
 
     use super::*;
 
-    /// Scripted chunks of a connection. `None` is a moment without data.
+    /// Chunks that a test connection provides. `None` stands for a moment without data.
     struct Script(VecDeque<Option<&'static str>>);
 
     impl Stream for Script {
@@ -337,7 +340,7 @@ mod tests {
     fn the_size_of_a_read_is_limited() {
         let long: &str = "x".repeat(MAX_READ_BYTES - CHUNK_OVERHEAD_BYTES).leak();
         check(&[Some(long), Some("b")], &[long, "b"]);
-        // Holds for chunks of any size.
+        // The limit of bytes per read holds for chunks of any size.
         let most = MAX_READ_BYTES.div_ceil(1 + CHUNK_OVERHEAD_BYTES);
         let first: &str = "x".repeat(most).leak();
         check(&vec![Some("x"); most + 1], &[first, "x"]);
@@ -356,7 +359,7 @@ mod tests {
         let mut read_deadline = ReadDeadline::new(now, patience, now + Duration::from_secs(3600));
         read_deadline.read(idle);
         read_deadline.event_came(idle);
-        // Two comments, and an event just before the timeout.
+        // Two comments arrive, and then an event just before the timeout.
         for pause in [1, 14] {
             assert!(!is_late_after(&mut read_deadline, pause).await);
             read_deadline.read(idle);
