@@ -111,7 +111,7 @@ pub async fn run(peer: Peer, mut inbox: Inbox, settings: Settings) -> Result<(),
 /// error.
 fn log_task_failure(outcome: Result<(), tokio::task::JoinError>) {
     if let Err(error) = outcome {
-        tracing::error!(%error, "task failed");
+        tracing::error!(%error, "request task failed");
     }
 }
 

@@ -172,7 +172,7 @@ impl Turn {
                 if message.text.trim().is_empty() { Err(None) } else { Ok(message.text) }
             }
             Err(error) => {
-                tracing::warn!(%error, "summary failed");
+                tracing::warn!(%error, "summarizing the conversation failed");
                 Err(Some(error))
             }
         })

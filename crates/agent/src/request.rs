@@ -167,7 +167,7 @@ async fn set_option(
     session.state().choice = Some(chosen);
     if let Err(error) = session.change(Change::Settings(stored)).await {
         // A choice that cannot be stored still applies until the session is closed.
-        tracing::warn!(%error, "choice not stored");
+        tracing::warn!(%error, "model choice not stored");
     }
     Ok((session, options))
 }

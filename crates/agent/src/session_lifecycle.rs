@@ -53,7 +53,7 @@ pub(crate) async fn new(
             let claim = memory.create(new.clone()).await.map_err(|error| store_error(&error, None))?;
             // If the store cannot even be read, the session is not written to it later.
             if error.may_pass() && agent.store.record(&new.id).await.is_ok() {
-                let when = "it is tried again with every turn and every few seconds";
+                let when = "storing is retried after every turn and every few seconds";
                 warning = Some(format!("This session could not be stored yet ({error}); {when}"));
                 later = Some(new);
                 (agent.store.clone(), claim)

@@ -93,8 +93,10 @@ impl Actor {
             | TERMINAL_KILL
             | TERMINAL_RELEASE => {
                 if !self.offers(&method) {
-                    return self
-                        .refuse(request, &RpcError::new(Code::MethodNotFound, "this was not offered"));
+                    return self.refuse(
+                        request,
+                        &RpcError::new(Code::MethodNotFound, "the client does not offer this method"),
+                    );
                 }
                 let services = Arc::clone(&self.services);
                 // The turn is recorded now, because the task may run in a later turn.

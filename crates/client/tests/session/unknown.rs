@@ -86,7 +86,9 @@ async fn a_request_that_was_not_offered_is_reported_and_refused() {
     let mut run = driven.session.run(RunRequest::text("Go")).await.expect("a run");
     let told = payloads(&all(&mut run).await, "other");
     assert_eq!(told[0]["data"]["method"], "fs/read_text_file", "{told:?}");
-    assert!(run.result().await.final_text.expect("an error").contains("this was not offered"));
+    assert!(
+        run.result().await.final_text.expect("an error").contains("the client does not offer this method")
+    );
     driven.leave().await;
 }
 
