@@ -16,13 +16,13 @@ use crate::guardian_handle::{Guardian, Progress};
 use crate::record::Order;
 use crate::{Exit, Ladder, StderrTail};
 
-/// Interval in which a guardian gets `SIGCONT` while a caller waits for it, in case its worker has stopped
-/// it.
+/// Interval of sending `SIGCONT` to a guardian while a caller waits for it. Its worker may have stopped the
+/// guardian.
 const WAKE_INTERVAL: Duration = Duration::from_millis(500);
 /// Time for a guardian to carry out an order. A running guardian reports unkillable processes well before
-/// that, so a slower one is stopped by its worker.
+/// this timeout, so a guardian that exceeds it was stopped by its worker.
 const GUARDIAN_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time for the end of a killed guardian to become visible.
+/// Time until the death of a killed guardian must be visible.
 const FORCED_END_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A worker and its process tree.
@@ -37,7 +37,7 @@ pub struct Child {
     pid: u32,
     guardian: Guardian,
     patience: Duration,
-    /// Behind a lock, so that [`stop`](Self::stop) needs no exclusive handle.
+    /// Locked, so that [`stop`](Self::stop) needs no exclusive access to the handle.
     stdin: Mutex<Option<pipe::Sender>>,
     stdout: Option<pipe::Receiver>,
     stderr: StderrTail,
@@ -70,8 +70,8 @@ impl Child {
         }
     }
 
-    /// Returns the worker's process id, which is also its process group id. Inside a PID namespace the
-    /// worker has another id.
+    /// Returns the worker's process id, which is also its process group id. Inside a PID namespace, the
+    /// worker itself sees another id.
     pub fn pid(&self) -> u32 {
         self.pid
     }
@@ -81,8 +81,8 @@ impl Child {
         self.guardian.pid.cast_unsigned()
     }
 
-    /// Takes the writing end of the worker's stdin. Dropping it ends the worker's input; its `shutdown`
-    /// does not.
+    /// Takes the writing end of the worker's stdin. Dropping it ends the worker's input. Calling `shutdown`
+    /// on it does not.
     pub fn take_stdin(&mut self) -> Option<pipe::Sender> {
         self.stdin.get_mut().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -109,8 +109,8 @@ impl Child {
         self.wait_until(|progress| progress.tree).await
     }
 
-    /// Waits until the worker itself has ended. At that time its tree is still being ended, so `swept` and
-    /// `survivors` are not known yet.
+    /// Waits until the worker itself has ended. Its tree may still be running then, so `swept` and
+    /// `survivors` are not known.
     pub async fn worker_ended(&self) -> Exit {
         self.wait_until(|progress| progress.worker).await
     }
@@ -125,7 +125,7 @@ impl Child {
         loop {
             match timeout(WAKE_INTERVAL, progress.wait_for(|progress| reached(progress).is_some())).await {
                 Ok(Ok(progress)) => return reached(&progress).unwrap_or(Exit::LOST),
-                // Nothing watches the guardian any more: even a thread could not be started.
+                // The guardian is no longer watched, because not even a thread could be started.
                 Ok(Err(_)) => return Exit::LOST,
                 Err(_elapsed) => self.guardian.wake(),
             }
@@ -158,7 +158,7 @@ impl Child {
         _ = tokio::task::spawn_blocking(move || guardian.end_by_force()).await;
         match timeout(FORCED_END_TIMEOUT, self.wait()).await {
             Ok(exit) => exit,
-            // The guardian is dying, and at least one process still holds the guardian's end of the socket.
+            // The guardian is dying, but at least one process still holds the guardian's end of the socket.
             Err(_elapsed) => Exit { survivors: self.guardian.survivors().max(1), ..Exit::LOST },
         }
     }
@@ -169,7 +169,8 @@ impl Child {
         self.lifeline.send(Order::Terminate);
     }
 
-    /// Sends `SIGKILL` to every process of the tree. [`wait`](Self::wait) returns when they are gone.
+    /// Sends `SIGKILL` to every process of the tree. To wait until the processes are gone, call
+    /// [`wait`](Self::wait).
     pub fn kill(&self) {
         self.stop_requested.store(true, Ordering::SeqCst);
         self.lifeline.send(Order::Kill);
@@ -189,14 +190,14 @@ impl Lifeline {
     }
 
     fn send(&self, order: Order) {
-        // Fails only if the guardian and its tree are gone.
+        // Sending fails only if the guardian and its tree are gone.
         _ = send(&*self.control, &[order as u8], SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
     }
 }
 
 impl Drop for Lifeline {
     fn drop(&mut self) {
-        // Shut down, not only closed: the watcher still reads from the socket.
+        // Closing would not suffice: the watcher still reads from the socket.
         _ = shutdown(&*self.control, Shutdown::Write);
     }
 }
@@ -266,8 +267,8 @@ mod tests {
         assert!(!fs::exists(format!("/proc/{}", child.guardian_pid())).unwrap(), "it is reaped");
     }
 
-    /// The test keeps the guardian's end of the socket open, as would a process that hangs in the kernel
-    /// between fork and exec.
+    /// The test holds the guardian's end of the socket open, like a process that hangs in the kernel between
+    /// fork and exec.
     #[tokio::test]
     async fn a_stop_does_not_wait_for_an_invisible_end() {
         let (child, theirs, children) = unresponsive_guardian().await;

@@ -1,6 +1,6 @@
 //! The worker's entry into its sandbox, between fork and exec.
 //!
-//! As in the guardian, nothing here allocates, locks or panics.
+//! As in the guardian, code here must not allocate, lock or panic.
 
 use core::ffi::CStr;
 use core::mem::MaybeUninit;
@@ -28,45 +28,47 @@ pub(crate) const MAX_WRITABLE_MOUNTS: usize = 64;
 pub(crate) const MAX_ROOT_MOUNTS: usize = 256;
 /// The port of the gateway in the worker's own network.
 pub(crate) const GATEWAY_PORT: u16 = 3128;
-/// Limit of connections that wait to be accepted.
+/// Maximum number of connections to the gateway that wait to be accepted.
 const GATEWAY_BACKLOG: i32 = 128;
 
-/// The way in which the worker enters its sandbox.
 #[derive(Clone, Copy)]
 pub(crate) enum SandboxPlan<'a> {
     None,
     Landlock {
         ruleset: BorrowedFd<'a>,
         filter: &'a [sys::Instruction],
-        /// Filter installed in addition if there is no IPC namespace.
+        /// Additional filter for a worker without an IPC namespace.
         without_ipc: &'a [sys::Instruction],
         view: Option<MountPlan<'a>>,
-        /// Receives the listener of the worker's own network, if it has one.
+        /// Socket to which the worker sends the listener of its own network. `None` if the worker has no own
+        /// network.
         gateway: Option<BorrowedFd<'a>>,
-        /// Capabilities that the worker may keep; a user namespace would grant more.
+        /// Capabilities that the worker may keep. A user namespace would grant more.
         powers: CapabilitySet,
     },
-    /// The worker executes a launcher (bubblewrap), which reads these descriptors.
+    /// The worker executes a launcher (bubblewrap), which reads its options and filter from these
+    /// descriptors.
     Launcher {
         options: BorrowedFd<'a>,
         filter: BorrowedFd<'a>,
     },
 }
 
-/// The mounts that the worker makes in its own namespace. Paths are absolute and free of links; outer paths
-/// precede inner ones.
+/// The mounts that the worker makes in its own namespace. Paths are absolute and contain no links. Outer
+/// paths precede inner ones.
 #[derive(Clone, Copy)]
 pub(crate) struct MountPlan<'a> {
-    /// The mapping of a user namespace that keeps the worker's ids, if mounting needs one.
+    /// Id mapping of a user namespace, in which the worker keeps its ids. `None` if mounting needs no user
+    /// namespace.
     pub(crate) identity: Option<IdentityPlan<'a>>,
     pub(crate) processes: Processes,
     pub(crate) shape: ShapePlan<'a>,
 }
 
-/// The processes that have a pid in the tree's view.
+/// The processes that are visible in the tree's procfs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Processes {
-    /// Only those of the tree, because it has a PID namespace.
+    /// Only processes of the tree are visible, because it has a PID namespace.
     Own,
     /// All processes of the machine.
     All,
@@ -79,24 +81,24 @@ pub(crate) enum ShapePlan<'a> {
         /// Paths that stay writable, at most [`MAX_WRITABLE_MOUNTS`]. If empty, the whole file system stays
         /// writable.
         writable: StringArray<'a>,
-        /// Directories that must not be moved away.
+        /// Directories that the worker must not be able to move.
         pinned: StringArray<'a>,
-        /// Read-only paths within the writable ones.
+        /// Paths below writable ones that must be read-only.
         sealed: StringArray<'a>,
     },
     /// Only parts of the file system are visible, in a private root.
     Pieces {
         root: &'a CStr,
         proc: &'a CStr,
-        /// Mount sources, at most [`MAX_ROOT_MOUNTS`].
+        /// Sources of the mounts, at most [`MAX_ROOT_MOUNTS`].
         sources: StringArray<'a>,
         places: StringArray<'a>,
-        /// One byte per mount: nonzero if it is writable.
+        /// One byte per mount, which is nonzero if the mount is writable.
         writable: &'a [u8],
     },
 }
 
-/// The worker's ids in its user namespace: the same as outside.
+/// Id mapping of a user namespace in which the worker keeps the ids that it has outside.
 #[derive(Clone, Copy)]
 pub(crate) struct IdentityPlan<'a> {
     pub(crate) user: &'a CStr,
@@ -112,14 +114,13 @@ impl<'a> SandboxPlan<'a> {
         }
     }
 
-    /// Returns the namespaces in which the first process of the tree is forked, or `None` if that process
-    /// is the worker itself. The process that creates a PID namespace stays outside; only its children are
-    /// inside.
+    /// Returns the namespaces in which the first process of the tree is forked. `None` if that process is the
+    /// worker itself. The process that creates a PID namespace stays outside; only its children are inside.
     pub(crate) fn init_namespaces(self) -> Option<UnshareFlags> {
         match self {
             Self::Landlock { view: Some(MountPlan { identity, processes: Processes::Own, .. }), .. } => {
-                // Created in one call, so that the user namespace owns the PID namespace. Otherwise procfs
-                // could not be mounted.
+                // Both namespaces are created in one call, so that the user namespace owns the PID namespace.
+                // Otherwise procfs could not be mounted.
                 let user = if identity.is_some() { UnshareFlags::NEWUSER } else { UnshareFlags::empty() };
                 Some(UnshareFlags::NEWPID | user)
             }
@@ -127,12 +128,13 @@ impl<'a> SandboxPlan<'a> {
         }
     }
 
-    /// Makes the mounts. Must precede [`SandboxPlan::enter`], because Landlock forbids mounting. The
-    /// working directory is `cwd` before and after.
+    /// Makes the mounts. Must be called before [`SandboxPlan::enter`], because Landlock forbids mounting. The
+    /// working directory is `cwd` before and after the call.
     pub(crate) fn make_mounts(self, cwd: Option<&CStr>) -> Result<(), Errno> {
         let Self::Landlock { view: Some(view), ruleset, gateway, .. } = self else { return Ok(()) };
         view.apply(ruleset, gateway)?;
-        // Before this, the working directory is still the one below the new mounts.
+        // The working directory still is the directory below the new mounts, so it is entered again by its
+        // path.
         cwd.map_or(Ok(()), chdir)
     }
 
@@ -140,7 +142,7 @@ impl<'a> SandboxPlan<'a> {
         match self {
             Self::None => Ok(()),
             Self::Landlock { ruleset, filter, without_ipc, view, powers, .. } => {
-                // Fails on kernels without IPC namespaces.
+                // Creating the namespace fails on kernels without IPC namespaces.
                 let has_own_ipc = view.is_some() && sys::unshare(UnshareFlags::NEWIPC).is_ok();
                 set_no_new_privs(true)?;
                 sys::landlock_restrict(ruleset)?;
@@ -157,8 +159,8 @@ impl<'a> SandboxPlan<'a> {
 }
 
 /// Drops all capabilities except root's over files, which the sandbox confines. Others lead out of the
-/// sandbox, such as loading modules, or undo it, such as those that a user namespace grants. Because of
-/// no_new_privs an exec does not restore them.
+/// sandbox, such as loading modules, or could undo it, such as those of a user namespace. Because of
+/// no_new_privs, an exec restores none.
 fn drop_capabilities(had: CapabilitySet) -> Result<(), Errno> {
     let kept = CapabilitySet::CHOWN | CapabilitySet::DAC_OVERRIDE | CapabilitySet::FOWNER;
     let kept = kept & had;
@@ -178,15 +180,15 @@ impl MountPlan<'_> {
         let namespaces = UnshareFlags::NEWNS | network;
         match (self.identity, self.processes) {
             (Some(identity), Processes::All) => identity.assume(UnshareFlags::NEWUSER | namespaces)?,
-            // This process was already forked in a user namespace.
+            // The process was already forked in a user namespace.
             (Some(identity), Processes::Own) => identity.assume(namespaces)?,
             (None, _) => sys::unshare(namespaces)?,
         }
         if let Some(gateway) = gateway {
             open_gateway(gateway)?;
         }
-        // Mounts made here are invisible outside. Unmounting outside takes effect here, so that no disk
-        // stays busy.
+        // New mounts are invisible outside. If a disk is unmounted outside, it is unmounted here too, so that
+        // no disk stays busy.
         mount_change(c"/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)?;
         match self.shape {
             ShapePlan::All { writable, pinned, sealed } => {
@@ -199,7 +201,7 @@ impl MountPlan<'_> {
                     None => MountAttrFlags::empty(),
                 };
                 attach_mount(mount_procfs(read_only, None)?.as_fd(), open_path(c"/proc")?.as_fd())?;
-                // The ruleset has a rule for the procfs that is now covered, and none for the root
+                // The ruleset has a rule for the procfs that is now covered. It has no rule for the root
                 // directory.
                 sys::landlock_allow_reading(ruleset, open_path(c"/proc")?.as_fd())
             }
@@ -209,8 +211,8 @@ impl MountPlan<'_> {
                     Processes::All => mount_procfs(MountAttrFlags::empty(), Some(c"ptraceable")),
                 };
                 let processes = match (processes, self.processes) {
-                    // Without a PID namespace of its own, a process may not mount procfs again. Landlock
-                    // prevents inspection of other processes.
+                    // Without an own PID namespace, a process may not mount procfs again. Landlock prevents
+                    // inspection of other processes.
                     (Err(Errno::PERM), Processes::All) => clone_mount(open_path(c"/proc")?.as_fd())?,
                     (processes, _) => processes?,
                 };
@@ -220,7 +222,7 @@ impl MountPlan<'_> {
     }
 }
 
-/// Makes everything read-only except the given paths.
+/// Makes the whole file system read-only, except the given paths.
 fn mount_writable_paths(
     writable: StringArray<'_>,
     pinned: StringArray<'_>,
@@ -245,7 +247,7 @@ fn mount_writable_paths(
     Ok(())
 }
 
-/// Builds a private root and enters it. Nothing else of the machine is reachable from there.
+/// Builds a private root and enters it. No other part of the file system is reachable from there.
 fn enter_private_root(
     root: &CStr,
     (processes, proc): (BorrowedFd<'_>, &CStr),
@@ -269,14 +271,16 @@ fn enter_private_root(
     }
     attach_mount(processes, open_path(proc)?.as_fd())?;
     chdir(root)?;
-    // `pivot_root` stacks the old root on the new one; then the old root is detached.
+    // `pivot_root` stacks the old root on the new one. The next call detaches the old root.
     pivot_root(c".", c".")?;
     unmount(c".", UnmountFlags::DETACH)?;
     chdir(c"/")
 }
 
-/// Opens a detached procfs of this process's PID namespace. With `hidepid` some processes are missing in
-/// it.
+/// Opens a detached procfs of the process's PID namespace. `hidepid` hides some processes in it.
+///
+/// In its own PID namespace a tree sees all of procfs: the guardian must find processes that cannot be
+/// traced, such as an SSH agent, in order to end them.
 ///
 /// In its own PID namespace a tree sees all of procfs: the guardian must find processes that cannot be
 /// traced, such as an SSH agent, or it could not end them.
@@ -292,7 +296,7 @@ fn mount_procfs(more: MountAttrFlags, hidepid: Option<&CStr>) -> Result<OwnedFd,
     fsmount(processes.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags | more)
 }
 
-/// Listens in this process's network and sends the listener to the supervisor.
+/// Opens the gateway's listener in the worker's own network, and sends the listener to the supervisor.
 fn open_gateway(to: BorrowedFd<'_>) -> Result<(), Errno> {
     sys::start_loopback()?;
     let listener = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
@@ -308,14 +312,15 @@ fn open_gateway(to: BorrowedFd<'_>) -> Result<(), Errno> {
 }
 
 impl IdentityPlan<'_> {
-    /// Creates namespaces and restores this process's ids in the new user namespace.
+    /// Creates namespaces, and restores the process's ids in the new user namespace.
     fn assume(self, namespaces: UnshareFlags) -> Result<(), Errno> {
         let before = dumpable_behavior()?;
         sys::unshare(namespaces)?;
-        // While this process cannot be traced, the files below belong to root.
+        // While a process cannot be traced, its files in procfs belong to root, and it cannot write to them.
         set_dumpable_behavior(DumpableBehavior::Dumpable)?;
         let written = [
-            // Without this, no group could be mapped. It keeps supplementary groups that deny access.
+            // Groups can be mapped only after this write. It also keeps supplementary groups, which may deny
+            // access to files.
             (c"/proc/self/setgroups", c"deny"),
             (c"/proc/self/uid_map", self.user),
             (c"/proc/self/gid_map", self.group),
@@ -336,7 +341,7 @@ fn open_path(path: &CStr) -> Result<OwnedFd, Errno> {
     openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)
 }
 
-/// Copies the mounts at and below a path, detached.
+/// Returns a detached copy of the mounts at and below a path.
 fn clone_mount(place: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::AT_RECURSIVE

@@ -11,8 +11,8 @@ pub struct AllowList {
     patterns: Vec<String>,
 }
 
-/// Variables that ordinary programs need for their paths, the user's language and the network. No
-/// credentials: a worker that needs a key gets exactly that key.
+/// Variables that ordinary programs need for paths, language and network. None contains credentials, which a
+/// worker must get explicitly.
 const DEFAULT_PATTERNS: &[&str] = &[
     "PATH",
     "HOME",

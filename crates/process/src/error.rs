@@ -8,8 +8,8 @@ use rustix::io::Errno;
 
 use crate::Unenforceable;
 
-/// Reason why [`spawn`](crate::spawn) failed. The worker has not run, and nothing of it is left. Exception:
-/// with [`SpawnError::Guardian`] the worker may have run briefly.
+/// Reason why [`spawn`](crate::spawn) failed. The worker has not run, and no part of it is left. With
+/// [`SpawnError::Guardian`], the worker may have run briefly.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpawnError {
@@ -17,7 +17,7 @@ pub enum SpawnError {
     #[error("program {program:?} not found{}", if searched.is_some() { " in PATH" } else { "" })]
     NotFound {
         program: OsString,
-        /// The `PATH` that was searched. `None` if the program was given as a path.
+        /// The `PATH` in which the program was searched. `None` if the program was given as a path.
         searched: Option<OsString>,
     },
     #[error("{} is not executable", path.display())]
@@ -30,7 +30,7 @@ pub enum SpawnError {
     /// A program name, argument or environment variable that a process cannot have.
     #[error("{what} contains a NUL character")]
     Invalid {
-        /// The invalid part of the specification.
+        /// Name of the invalid part of the specification.
         what: &'static str,
     },
     #[error("cannot execute {}", path.display())]
@@ -38,7 +38,7 @@ pub enum SpawnError {
     /// A sandbox is required, but this machine supports none.
     #[error("no sandbox: {why}")]
     NoSandbox {
-        /// The missing part.
+        /// The part of a sandbox that this machine lacks.
         why: String,
     },
     /// A path that the sandbox must show is missing or cannot be shown.
@@ -57,7 +57,8 @@ pub enum SpawnError {
 }
 
 impl SpawnError {
-    /// Returns `true` if the machine lacked descriptors, processes or memory. A later attempt may succeed.
+    /// Returns `true` if the machine lacked descriptors, processes or memory, so that a later attempt may
+    /// succeed.
     #[must_use]
     pub fn is_shortage(&self) -> bool {
         let source = match self {

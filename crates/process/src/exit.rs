@@ -24,10 +24,10 @@ pub struct Exit {
     pub class: ExitClass,
     pub code: Option<i32>,
     pub signal: Option<i32>,
-    /// Number of other processes of the tree that were alive when the end of the tree began.
+    /// Number of processes of the tree, other than the worker, that were alive when ending the tree began.
     pub swept: u32,
-    /// Number of processes that could not be ended: they belong to another user or hang in the kernel. The
-    /// guardian keeps trying.
+    /// Number of processes that could not be ended, because they belong to another user or hang in the
+    /// kernel. The guardian keeps trying to end them.
     pub survivors: u32,
     /// `true` if the kernel killed the worker because its tree exceeded the memory of its
     /// [`Limits`](crate::Limits).
@@ -47,15 +47,15 @@ impl Exit {
         Self { class, code: Some(code), ..Self::LOST }
     }
 
-    /// Returns the exit of a worker that a signal ended. If the worker was asked to stop, signals of this
-    /// program and `SIGPIPE` count as stopped, all others as a crash.
+    /// Returns the exit of a worker that a signal ended. If the worker was asked to stop, `SIGPIPE` and the
+    /// signals that this program sends count as stopped. Any other signal counts as a crash.
     pub(crate) fn signaled(signal: i32, asked: bool) -> Self {
         let expected = [Signal::TERM, Signal::KILL, Signal::PIPE].map(Signal::as_raw).contains(&signal);
         let class = if asked && expected { ExitClass::Stopped } else { ExitClass::Crashed };
         Self { class, signal: Some(signal), ..Self::LOST }
     }
 
-    /// Returns `true` if the worker was not asked to stop, and ended like a process that the kernel kills,
+    /// Returns `true` if the worker was not asked to stop, and ended like a process that the kernel killed,
     /// or like a shell or launcher whose program was killed.
     pub(crate) fn may_be_oom(&self) -> bool {
         let killed = Signal::KILL.as_raw();

@@ -1,8 +1,8 @@
-//! The forked side: the guardian, which outlives the tree, and the worker up to its exec. In a PID namespace
-//! an [`init`](crate::init) is between them.
+//! The processes that are forked without an exec: the guardian, which outlives the tree, and the worker up to
+//! its exec. In a PID namespace, an [`init`](crate::init) process is between guardian and worker.
 //!
 //! This code runs in a copy of a multi-threaded program, most of whose memory has been released. So it does
-//! not allocate, lock or panic, and touches only the plan.
+//! not allocate, lock or panic, and uses only the memory of its plan.
 #![expect(unsafe_code, reason = "the copied program's descriptors and memory are released")]
 
 use core::ffi::{CStr, c_int};
@@ -29,24 +29,24 @@ use crate::record::{Order, RECORD_BYTES, Record, Stage};
 use crate::sys::{self, Stack, StringArray};
 use crate::tree::{Member, Tree, open_proc};
 
-/// Time that the tree may survive `SIGKILL` before the guardian reports it to the supervisor.
+/// Time that a process may survive `SIGKILL` before the guardian reports that the tree is stuck.
 const STUCK_AFTER_MS: u64 = 3_000;
-/// Pause between two rounds of `SIGKILL`. It doubles from the start of this range to its end.
+/// Pause between two rounds of `SIGKILL`. The pause doubles from the start of this range to its end.
 const KILL_RETRY_MS: Range<u64> = 10..500;
-/// Memory kept around the C library's per-thread state.
+/// Number of bytes kept around the C library's per-thread state.
 const THREAD_STATE_MARGIN_BYTES: usize = 64 << 10;
 
 pub(crate) struct GuardPlan<'a> {
-    /// Receives orders and sends records. Its end means that the child's handle was dropped or the
-    /// supervisor died.
+    /// Socket from which the guardian receives orders, and to which it sends records. The end of the stream
+    /// means that the child's handle was dropped or the supervisor died.
     pub(crate) control: BorrowedFd<'a>,
-    /// Becomes readable when the supervisor is dead, even if a copy of the supervisor's end of `control`
-    /// has leaked.
+    /// Descriptor that becomes readable when the supervisor dies, even if a copy of the supervisor's end of
+    /// `control` has leaked.
     pub(crate) supervisor: BorrowedFd<'a>,
     pub(crate) worker: &'a mut WorkerPlan<'a>,
     /// Stack of the process that the guardian forks: the worker, or the first process of its PID namespace.
     pub(crate) worker_stack: Stack<'a>,
-    /// Stack of the worker in a PID namespace.
+    /// Stack of the worker, if the worker is forked in a PID namespace.
     pub(crate) program_stack: Stack<'a>,
     pub(crate) members: &'a mut [Member],
     pub(crate) arena: Range<usize>,
@@ -57,7 +57,8 @@ pub(crate) struct WorkerPlan<'a> {
     pub(crate) stdin: BorrowedFd<'a>,
     pub(crate) stdout: BorrowedFd<'a>,
     pub(crate) stderr: BorrowedFd<'a>,
-    /// Closes at exec. Records written before tell the step that failed.
+    /// Pipe that closes at the worker's exec. If a step before the exec fails, a record in the pipe names the
+    /// step.
     pub(crate) report: BorrowedFd<'a>,
     pub(crate) program: &'a CStr,
     pub(crate) argv: StringArray<'a>,
@@ -65,22 +66,23 @@ pub(crate) struct WorkerPlan<'a> {
     pub(crate) cwd: Option<&'a CStr>,
     pub(crate) cwd_links: CwdLinks,
     pub(crate) cage: SandboxPlan<'a>,
-    /// The control groups of the tree. A process that writes a zero moves into the group.
+    /// Files of the tree's control groups. A process that writes a zero to such a file moves into the group.
     pub(crate) groups: [Option<BorrowedFd<'a>>; 2],
-    /// Limit of the worker's descriptors, if it differs from this program's.
+    /// Limit of open descriptors for the worker. `None` keeps the limit of this program.
     pub(crate) descriptors: Option<u64>,
-    /// The limit of processor time per process, in seconds.
+    /// Limit of processor time for each process, in seconds.
     pub(crate) processor: Option<u64>,
-    /// Pid of the guardian, set by the guardian, so that the worker can check that its parent is still the
+    /// Pid of the guardian, set by the guardian itself. The worker checks that its parent is still the
     /// guardian.
     pub(crate) guardian: i32,
-    /// Set by the guardian. Unused in a PID namespace, from which the guardian cannot be stopped.
+    /// Signal that the guardian is ready, set by the guardian. Unused in a PID namespace, from which no
+    /// process can stop the guardian.
     pub(crate) guardian_ready: Option<ReadySignal>,
 }
 
 /// A pipe that the guardian closes after it has closed its copies of the worker's descriptors. The worker
-/// waits for that before its exec: a program could stop its guardian, and then the end of `report` would
-/// not be seen.
+/// waits for that before its exec. Otherwise a program could stop its guardian first, and the supervisor
+/// would never see the end of `report`.
 #[derive(Clone, Copy)]
 pub(crate) struct ReadySignal {
     read: RawFd,
@@ -88,10 +90,10 @@ pub(crate) struct ReadySignal {
 }
 
 impl ReadySignal {
-    /// Waits for the guardian. If the guardian dies instead, the kernel kills the worker.
+    /// Waits until the guardian is ready. If the guardian dies instead, the kernel kills the worker.
     fn wait(self) {
-        // SAFETY: both are the fork's copies of the guardian's descriptors, and nothing else here uses
-        // them.
+        // SAFETY: both descriptors are the fork's copies of the guardian's, and no other code of this process
+        // uses them.
         unsafe {
             sys::close(self.write);
             let read_end = BorrowedFd::borrow_raw(self.read);
@@ -108,7 +110,7 @@ unsafe impl sys::Program for GuardPlan<'_> {
             Ok(()) => 0,
             Err((stage, errno)) => {
                 report(self.worker.report, Record::Failed { stage, errno: errno.raw_os_error() });
-                // Forking is the last step that can fail, so there is no tree.
+                // Forking is the last step that can fail. If it fails, no tree exists.
                 report(self.control, Record::Finished { swept: 0 });
                 1
             }
@@ -126,7 +128,7 @@ unsafe impl sys::Program for WorkerPlan<'_> {
     }
 }
 
-/// Sends a record. A failed write means that the reader is gone, so it is ignored.
+/// Sends a record. An error is ignored, because it means that the reader is gone.
 pub(crate) fn report(to: BorrowedFd<'_>, record: Record) {
     _ = write(to, &record.encode());
 }
@@ -138,7 +140,8 @@ pub(crate) fn at<T>(stage: Stage, result: Result<T, Errno>) -> Result<T, (Stage,
 impl WorkerPlan<'_> {
     fn prepare(&mut self) -> Result<(), (Stage, Errno)> {
         at(Stage::Isolate, setpgid(None, None))?;
-        // The guardian has one thread and outlives this process, so the signal means the guardian's death.
+        // The parent-death signal follows a thread. The guardian has only one thread and outlives the worker,
+        // so the signal comes only if the guardian dies.
         at(Stage::Isolate, set_parent_process_death_signal(Some(Signal::KILL)))?;
         if getppid().map_or(0, Pid::as_raw_pid) != self.guardian {
             return Err((Stage::Isolate, Errno::SRCH));
@@ -154,7 +157,8 @@ impl WorkerPlan<'_> {
 
     /// Applies the limits and moves the pipes to the standard descriptors.
     pub(crate) fn attach(&self) -> Result<(), (Stage, Errno)> {
-        // Entered first, so that nothing runs without limits. The descriptors close at exec.
+        // The control groups are entered first, so that no code runs without limits. Their descriptors close
+        // at exec.
         for group in self.groups.into_iter().flatten() {
             at(Stage::Limit, write(group, b"0"))?;
         }
@@ -170,12 +174,12 @@ impl WorkerPlan<'_> {
             at(Stage::Chdir, chdir(cwd).and_then(|()| self.check_directory(cwd)))?;
         }
         at(Stage::Confine, self.cage.make_mounts(self.cwd))?;
-        // Enters the directory again by its path, now within the mounts.
+        // The directory is entered again by its path, which now leads through the new mounts.
         self.cwd.map_or(Ok(()), |cwd| at(Stage::Chdir, self.check_directory(cwd)))
     }
 
-    /// Fails if a forbidden link led to the working directory. Checked after entering, because from then on
-    /// the directory cannot be replaced.
+    /// Fails if the path of the working directory contained a forbidden link. Checked after entering, because
+    /// the entered directory can no longer be replaced.
     fn check_directory(&self, cwd: &CStr) -> Result<(), Errno> {
         match self.cwd_links {
             CwdLinks::Follow => Ok(()),
@@ -188,13 +192,14 @@ impl WorkerPlan<'_> {
     pub(crate) fn confine(&self) -> Result<(), (Stage, Errno)> {
         at(Stage::Confine, self.cage.enter())?;
         if let Some(descriptors) = self.descriptors {
-            // Done last, because earlier steps may need more descriptors. Fails only if the current limit
-            // is lower anyway.
+            // The limit of descriptors is set last, because earlier steps may need more. Setting fails only
+            // if the current limit is lower anyway.
             let limit = Rlimit { current: Some(descriptors), maximum: getrlimit(Resource::Nofile).maximum };
             _ = setrlimit(Resource::Nofile, limit);
         }
         if let Some(seconds) = self.processor {
-            // The first signal can be handled; a second later comes one that cannot.
+            // At the first limit the kernel sends a signal that a program can handle, and a second later one
+            // that it cannot.
             let limit = Rlimit { current: Some(seconds), maximum: Some(seconds.saturating_add(1)) };
             at(Stage::Limit, setrlimit(Resource::Cpu, limit))?;
         }
@@ -213,7 +218,8 @@ impl GuardPlan<'_> {
         sys::default_signals();
         let me = at(Stage::Isolate, setsid())?;
         at(Stage::Isolate, set_child_subreaper(Some(me)))?;
-        // This copy may hold secrets of the supervisor, so core files and debuggers are forbidden.
+        // The guardian's copy of the memory may hold secrets of the supervisor, so core files and debuggers
+        // are forbidden.
         at(Stage::Isolate, set_dumpable_behavior(DumpableBehavior::NotDumpable))?;
         _ = rustix::thread::set_name(c"narrows-guard");
         let ([one, two], [three, four]) = (self.worker.cage.descriptors(), self.worker.groups);
@@ -224,20 +230,20 @@ impl GuardPlan<'_> {
             self.worker.report,
             self.control,
             self.supervisor,
-            // Without `one` a descriptor is listed twice, which is harmless.
+            // Without `one`, a descriptor is listed twice, which is harmless.
             one.unwrap_or(self.control),
             two.unwrap_or(self.control),
             three.unwrap_or(self.control),
             four.unwrap_or(self.control),
         ];
-        // SAFETY: this process uses only the descriptors of its plan and those that it opens from here on.
+        // SAFETY: the process uses only descriptors of its plan and those that it opens from here on.
         at(Stage::CloseDescriptors, unsafe { sys::close_all_but(&mut fds.map(|fd| fd.as_raw_fd())) })?;
-        // A worker can stop its guardian. An order, and the end of the supervisor, then make the kernel
-        // continue it.
+        // A worker can stop its guardian. The kernel then continues the guardian when an order arrives or the
+        // supervisor ends.
         sys::continue_when_readable(self.control, me.as_raw_pid());
         let proc = at(Stage::OpenProc, open_proc())?;
         let signals = at(Stage::WatchChildren, sys::child_signals())?;
-        // Released before the fork, so that the worker does not copy it.
+        // Memory is released before the fork, so that the worker does not copy it.
         self.release_memory();
 
         self.worker.guardian = me.as_raw_pid();
@@ -255,11 +261,12 @@ impl GuardPlan<'_> {
         };
         let pipes = [self.worker.stdin, self.worker.stdout, self.worker.stderr, self.worker.report];
         for fd in pipes.into_iter().chain([one, two, three, four].into_iter().flatten()) {
-            // SAFETY: these were the worker's, and nothing below uses them.
+            // SAFETY: these descriptors were the worker's, and no code below uses them.
             unsafe { sys::close(fd.as_raw_fd()) };
         }
         drop(ready);
-        // In the root directory, because the current one would keep a file system busy.
+        // The guardian moves to the root directory, because its current directory would keep a file system
+        // busy.
         _ = chdir(c"/");
 
         let root = init.as_ref().map_or(me, |init| init.pid);
@@ -279,8 +286,8 @@ impl GuardPlan<'_> {
     }
 
     fn fork_init(&mut self, namespaces: UnshareFlags, proc: BorrowedFd<'_>) -> Result<Init, (Stage, Errno)> {
-        // Created here, so that no other process has either end, and each of the two sees the other's end
-        // close.
+        // The socket pair is created by the guardian, so that no other process has either end. Guardian and
+        // init each see when the other's end closes.
         let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
         let (ours, theirs) = at(Stage::WatchChildren, pair)?;
         let mut init = InitPlan {
@@ -321,11 +328,11 @@ impl GuardPlan<'_> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Running,
-    /// All processes got `SIGTERM` and will be killed at this time.
+    /// All processes got `SIGTERM`, and will be killed at time `until`.
     Terminating {
         until: u64,
     },
-    /// All processes get `SIGKILL`, again at `next`.
+    /// All processes get `SIGKILL`, and again at time `next`.
     Killing {
         since: u64,
         next: u64,
@@ -334,24 +341,24 @@ enum Phase {
     },
 }
 
-/// The first process of the tree's PID namespace, forked instead of the worker. When it ends, the kernel
-/// kills all others.
+/// The first process of the tree's PID namespace, which the guardian forks instead of the worker. When it
+/// ends, the kernel kills all other processes of the namespace.
 struct Init {
     pid: Pid,
-    /// Receives the reports of the worker's start and end. `None` after init's end.
+    /// Socket with the reports about the start and end of the worker. `None` after the end of init.
     status: Option<OwnedFd>,
-    /// `true` once the swept processes were counted. They are reaped inside the namespace, so they are
-    /// counted in advance.
+    /// `true` once the other processes of the tree were counted. Init reaps them, so the guardian counts them
+    /// before their end.
     is_counted: bool,
 }
 
 struct GuardianLoop<'a> {
     control: BorrowedFd<'a>,
-    /// The worker. `None` until init has forked it.
+    /// Process id of the worker. `None` until init has forked the worker.
     leader: Option<Pid>,
     leader_ended: bool,
     init: Option<Init>,
-    /// Unused with init.
+    /// Search for the tree's processes. Unused with init.
     tree: Tree<'a>,
     grace_ms: u64,
     phase: Phase,
@@ -385,10 +392,11 @@ impl GuardianLoop<'_> {
             }
             let [child, _, order, death] = fds.map(|fd| !fd.revents().is_empty());
             if child {
-                // The content does not matter: `reap` collects every dead child.
+                // The content of the signals does not matter, because `reap` collects every dead child.
                 _ = read(signals, &mut [0; 1024]);
             }
-            // Handled before orders: the supervisor gives orders once it knows that the worker has started.
+            // The status is handled before orders: the supervisor gives orders only after it knows that the
+            // worker has started.
             self.receive_status();
             if supervised && (order || death) {
                 supervised = self.handle_orders() && !death;
@@ -400,13 +408,13 @@ impl GuardianLoop<'_> {
         report(self.control, Record::Finished { swept: self.swept });
     }
 
-    /// Reaps dead children. Returns `true` if there are others.
+    /// Reaps dead children. Returns `true` if other children are alive.
     fn reap(&mut self) -> bool {
         let ending = self.phase != Phase::Running;
         loop {
             match wait(WaitOptions::NOHANG) {
                 Ok(Some((pid, status))) if self.init.as_ref().is_some_and(|init| init.pid == pid) => {
-                    // Init died without a report, and the worker died with it.
+                    // Init died without a report, and the kernel killed the worker with it.
                     self.receive_status();
                     self.end_leader(ended(status));
                 }
@@ -435,8 +443,8 @@ impl GuardianLoop<'_> {
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return,
                 Ok((0, _)) | Err(_) => {
-                    // The socket stays readable, but the end of init may take time, so polling it is
-                    // useless.
+                    // The socket stays readable until init has ended, which may take time, so it is not
+                    // polled any more.
                     if let Some(init) = &mut self.init {
                         init.status = None;
                     }
@@ -444,7 +452,7 @@ impl GuardianLoop<'_> {
                 Ok(_) => match Record::decode(&bytes) {
                     Some(Record::Started { pid }) => self.leader = Pid::from_raw(pid),
                     Some(record) => {
-                        // From here on the worker's pid is not used any more, so init may reap the worker.
+                        // The guardian does not use the worker's pid any more, so init may reap the worker.
                         _ = send(status, &[0], SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
                         self.end_leader(record);
                     }
@@ -454,7 +462,8 @@ impl GuardianLoop<'_> {
         }
     }
 
-    /// Counts the processes that end with the worker. Counts once, when their end begins.
+    /// Counts the processes that end together with the worker. Only the first call, when ending begins, has
+    /// an effect.
     fn count_swept(&mut self, alive: u32) {
         if let Some(init) = self.init.as_mut().filter(|init| !init.is_counted) {
             init.is_counted = true;
@@ -462,7 +471,7 @@ impl GuardianLoop<'_> {
         }
     }
 
-    /// Does the next step of ending the tree if it is due. Returns the time to continue.
+    /// Takes the next step of ending the tree if it is due. Returns the time of the step after it.
     fn advance(&mut self) -> Option<u64> {
         let now = sys::now_ms();
         match self.phase {
@@ -477,9 +486,9 @@ impl GuardianLoop<'_> {
                 let mut alive = self.tree.kill().alive;
                 self.count_swept(alive);
                 if let Some(init) = &self.init {
-                    // The kernel also kills processes that the search has missed.
+                    // Killing init makes the kernel kill processes that the search has missed.
                     _ = kill_process(init.pid, Signal::KILL);
-                    // Init still exists, otherwise this code would not run.
+                    // Init must still exist, because this code runs only until its end.
                     alive = alive.max(1);
                 }
                 if alive > 0 && !told && now.saturating_sub(since) >= STUCK_AFTER_MS {
@@ -494,7 +503,7 @@ impl GuardianLoop<'_> {
         }
     }
 
-    /// Handles the supervisor's orders. Returns `false` when there will be no more.
+    /// Handles the supervisor's orders. Returns `false` if no more orders can come.
     fn handle_orders(&mut self) -> bool {
         let mut order = [0; 1];
         match recv(self.control, &mut order, RecvFlags::DONTWAIT) {
@@ -507,8 +516,8 @@ impl GuardianLoop<'_> {
         true
     }
 
-    /// Sends `SIGTERM` to the worker's group. Also continues stopped processes, which would not handle the
-    /// signal.
+    /// Sends `SIGTERM` to the worker's group. Stopped processes are continued, because they would not handle
+    /// the signal.
     fn terminate_group(&self) {
         if let (false, Some(leader)) = (self.leader_ended, self.leader) {
             _ = kill_process_group(leader, Signal::TERM);
@@ -518,7 +527,7 @@ impl GuardianLoop<'_> {
 
     fn terminate_all(&mut self) {
         if self.leader.is_none() {
-            // No program is running yet that could end itself.
+            // No program runs yet that could end itself.
             return self.start_killing();
         }
         let alive = self.tree.signal(Signal::TERM).alive;

@@ -20,18 +20,19 @@ use crate::sandbox::scratch::Scratch;
 use crate::tree::{Member, Tree};
 use crate::{Exit, ExitClass, orphans, sys, tree};
 
-/// Time to read the rest of stderr. Once the tree is gone so are the writers, unless one passed the pipe to
+/// Time to read the rest of stderr. The writers are gone with the tree, unless one has passed the pipe to
 /// another process.
 const STDERR_DRAIN_TIMEOUT: Duration = Duration::from_millis(250);
-/// Time that the result may wait for the removal of temporary files. The removal continues in any case.
+/// Maximum time that the result waits for the removal of temporary files. The removal continues after this
+/// time.
 const SCRATCH_REMOVAL_TIMEOUT: Duration = Duration::from_secs(1);
-/// For killing a tree in place of its guardian: the number of rounds, the pause between them, and the
-/// number of processes handled at once.
+/// Number of rounds in which a tree is killed in place of its unresponsive guardian.
 const FORCED_KILL_ROUNDS: u32 = 8;
 const FORCED_KILL_PAUSE: Duration = Duration::from_millis(50);
 const FORCED_KILL_MEMBERS: usize = 32 << 10;
 
-/// A forked guardian. It has no exit signal, so `wait` calls elsewhere in the program do not reap it.
+/// A forked guardian. It has no exit signal, so that other code of the program that waits for any child does
+/// not reap it.
 #[derive(Debug, Clone)]
 pub(crate) struct Guardian {
     pub(crate) pid: i32,
@@ -39,11 +40,11 @@ pub(crate) struct Guardian {
     state: Arc<Mutex<GuardianState>>,
 }
 
-/// State of the guardian. Locked while the guardian is reaped, and while its pid is used.
+/// State of the guardian. Locked while the guardian is reaped and while its pid is used.
 #[derive(Debug, Default)]
 struct GuardianState {
     reaped: bool,
-    /// Number of processes that were alive when the guardian had to be killed.
+    /// Number of processes that were still alive when an unresponsive guardian was killed.
     survivors: u32,
 }
 
@@ -52,14 +53,16 @@ impl Guardian {
         Self { pid, pidfd: Arc::new(pidfd), state: Arc::default() }
     }
 
-    /// Continues the guardian in case its worker has stopped it.
+    /// Continues the guardian with `SIGCONT`, in case its worker has stopped it.
     pub(crate) fn wake(&self) {
-        // Fails only if the guardian is gone.
+        // Sending fails only if the guardian is gone.
         _ = pidfd_send_signal(&self.pidfd, Signal::CONT);
     }
 
-    /// Ends the tree in place of an unresponsive guardian, then kills the guardian. As long as the guardian
-    /// lives, it is the subreaper, so no process of the tree escapes the search.
+    /// Kills the tree in place of an unresponsive guardian, and then the guardian. The guardian is the
+    /// subreaper while it lives, so no process of the tree escapes the search before.
+    ///
+    /// Takes a few seconds if processes resist. The watcher sees the end of the guardian as usual.
     ///
     /// Takes a few seconds if processes resist. The watcher sees the end of the guardian as usual.
     pub(crate) fn end_by_force(&self) {
@@ -82,7 +85,7 @@ impl Guardian {
         _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
     }
 
-    /// Returns the number of processes that outlived [`end_by_force`](Self::end_by_force).
+    /// Returns the number of processes that were alive after [`end_by_force`](Self::end_by_force).
     pub(crate) fn survivors(&self) -> u32 {
         lock(&self.state).survivors
     }
@@ -90,13 +93,16 @@ impl Guardian {
 
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Progress {
-    /// Set when the worker itself has ended; its tree may still run.
+    /// Result for the worker alone, set once it has ended. Its tree may still run.
     pub(crate) worker: Option<Exit>,
-    /// Set when the whole tree has ended.
+    /// Result for the tree, set once the whole tree has ended.
     pub(crate) tree: Option<Exit>,
 }
 
-/// Follows a guardian to its end, and always reaps it: on a thread if the runtime ends first.
+/// Follows a guardian to its end, and always reaps it. If the runtime ends first, a thread continues.
+///
+/// With a second fork, the guardian would be a child of init instead, but in containers init often does not
+/// reap.
 ///
 /// A second fork could make the guardian a child of init instead, but in containers init often does not
 /// reap.
@@ -111,13 +117,13 @@ struct WatcherState {
     guardian: Guardian,
     progress: watch::Sender<Progress>,
     stop_requested: Arc<AtomicBool>,
-    /// Removed when the tree is gone.
+    /// Temporary directory, removed when the tree is gone.
     scratch: Option<Scratch>,
-    /// Removed when the tree is gone.
+    /// Control groups, removed when the tree is gone.
     group: Option<TreeCgroups>,
-    /// The result of the last record. The guardian exits after sending it.
+    /// Result in the guardian's last record. The guardian exits after sending that record.
     finished: Option<Exit>,
-    /// The result once the guardian is reaped. From then on its pid may be reused.
+    /// Result after the guardian was reaped. Its pid may be reused from then on.
     ended: Option<Exit>,
 }
 
@@ -150,7 +156,7 @@ impl Watcher {
     pub(crate) async fn run(mut self, drain: JoinHandle<()>) {
         let Some(inner) = &mut self.inner else { return };
         if let Err(error) = inner.follow().await {
-            // Dropping this future starts a thread that does the rest.
+            // Dropping this future starts a thread that continues the work.
             tracing::debug!(%error, "watching a guardian with a thread");
             return;
         }
@@ -186,7 +192,7 @@ impl Drop for Watcher {
 }
 
 impl WatcherState {
-    /// Handles records until the guardian is dead, without reaping it.
+    /// Handles records until the guardian is dead. Does not reap it.
     async fn follow(&mut self) -> io::Result<()> {
         let control = sys::readable(self.control.clone())?;
         loop {
@@ -247,14 +253,15 @@ impl WatcherState {
     fn reap(&mut self) -> Exit {
         let pidfd = self.guardian.pidfd.as_fd();
         let wait = |options: WaitIdOptions| {
-            // __WALL: by default a child without an exit signal is skipped.
+            // Without `__WALL`, a child that has no exit signal is skipped.
             let options = options
                 | WaitIdOptions::EXITED
                 | WaitIdOptions::from_bits_retain(libc::__WALL.cast_unsigned());
             while waitid(WaitId::PidFd(pidfd), options).err() == Some(Errno::INTR) {}
         };
         let exit = self.finished.take().unwrap_or_else(|| {
-            // While the guardian is a zombie, its pid, which is the session's id, cannot be reused.
+            // While the guardian is a zombie, its pid, which is the id of the tree's session, cannot be
+            // reused.
             wait(WaitIdOptions::NOWAIT);
             tracing::warn!(guardian = self.guardian.pid, "guardian died, killing the rest of its session");
             tree::kill_session(self.guardian.pid);
@@ -278,7 +285,9 @@ impl WatcherState {
     }
 }
 
-/// Receives the next record, or `None` if the guardian has closed its end.
+/// Receives the next record. Returns `None` if the guardian has closed its end.
+///
+/// If the guardian has left orders unread, the socket reports a reset once, before the waiting records.
 ///
 /// If the guardian has left orders unread, the socket reports a reset once, before the waiting records.
 fn receive(control: &OwnedFd) -> io::Result<Option<Record>> {
@@ -303,7 +312,7 @@ mod tests {
 
     use super::*;
 
-    /// If the runtime ends between the end of a guardian and that of its stderr, nothing is killed.
+    /// The runtime ends after the guardian but before the guardian's stderr. No process must be killed.
     #[tokio::test]
     #[expect(clippy::zombie_processes, reason = "the watcher reaps it")]
     async fn a_reaped_guardian_is_not_searched_again() {

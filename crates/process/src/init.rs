@@ -26,11 +26,11 @@ const PROCESS_NAME: &core::ffi::CStr = c"narrows-init";
 pub(crate) struct InitPlan<'a, 'b> {
     pub(crate) worker: &'b mut WorkerPlan<'a>,
     pub(crate) program_stack: Stack<'a>,
-    /// The guardian's procfs, in which processes have their outer pids.
+    /// The procfs of the guardian, in which processes have their outer pids.
     pub(crate) proc: BorrowedFd<'b>,
-    /// Sends records, and receives a reply to the last one.
+    /// Socket to which init sends records, and from which it receives a reply to the last record.
     pub(crate) status: BorrowedFd<'b>,
-    /// The guardian's end of `status`, to be closed here.
+    /// The guardian's end of `status`, which init must close.
     pub(crate) guardian_status: RawFd,
 }
 
@@ -65,18 +65,19 @@ unsafe impl sys::Program for ProgramPlan<'_, '_> {
 
 impl InitPlan<'_, '_> {
     fn run_plan(&mut self) -> Result<(), (Stage, Errno)> {
-        // SAFETY: it is the guardian's, and nothing here uses it.
+        // SAFETY: the descriptor is the guardian's, and no code of this process uses it.
         unsafe { sys::close(self.guardian_status) };
         at(Stage::Isolate, set_parent_process_death_signal(Some(Signal::KILL)))?;
-        // The guardian has no pid here to compare with. Only the guardian has the other end of the socket.
+        // Init cannot compare the guardian's pid, which does not exist in its namespace. But only the
+        // guardian has the other end of the socket, so a hang-up means the guardian's death.
         if is_hung_up(self.status) {
             return Err((Stage::Isolate, Errno::SRCH));
         }
         _ = rustix::thread::set_name(PROCESS_NAME);
         if let Some(arguments) = tree::own_arguments(self.proc) {
-            // The program can read the arguments of this process, and must not learn how its supervisor was
-            // started.
-            // SAFETY: they are on the stack of a thread that this copy does not have.
+            // The worker can read the arguments of init, and must not learn how the supervisor was started.
+            //
+            // SAFETY: the arguments are on the stack of a thread that this copy does not have.
             unsafe { sys::overwrite(&arguments, PROCESS_NAME.to_bytes()) };
         }
         self.worker.enter_mounts()?;
@@ -84,17 +85,19 @@ impl InitPlan<'_, '_> {
         let mut program = ProgramPlan { worker: &mut *self.worker, proc: self.proc, status: self.status };
         let program = sys::fork_child(self.program_stack, &mut program, UnshareFlags::empty());
         let program = at(Stage::Fork, program)?;
-        // Mainly closes the worker's pipes, whose ends would not be seen as long as they are open here.
-        // SAFETY: this process uses no descriptor but its end of the socket from here on.
+        // Init must close the worker's pipes above all, because their ends would not be seen while init has
+        // them open.
+        //
+        // SAFETY: from here on, the process uses no descriptor but its end of the socket.
         let closed = unsafe { sys::close_all_but(&mut [self.status.as_raw_fd()]) };
         at(Stage::CloseDescriptors, closed)?;
-        // In the root directory, because the worker's would be kept busy.
+        // Init moves to the root directory, because the worker's directory would be kept busy.
         _ = chdir(c"/");
         self.reap(program);
         Ok(())
     }
 
-    /// Reaps until no child is left: own children and orphans of the namespace.
+    /// Reaps init's children and the orphans of the namespace until none is left.
     fn reap(&self, program: Pid) {
         let mut program = Some(program);
         loop {
@@ -103,7 +106,7 @@ impl InitPlan<'_, '_> {
                 Err(Errno::INTR) => continue,
                 Err(_) => return,
             };
-            // Another process may get the same pid later.
+            // The comparison must not match again, because another process may get the same pid later.
             if program == Some(ended) {
                 program = None;
                 self.report_end(ended);
@@ -112,8 +115,8 @@ impl InitPlan<'_, '_> {
         }
     }
 
-    /// Reports the program's end and waits for the guardian's confirmation. The guardian signals the
-    /// program's group by number, and after the program is reaped another group may get that number.
+    /// Reports the program's end, and waits for the guardian's confirmation. The guardian signals the
+    /// program's group by number. After the program is reaped, another group may get that number.
     fn report_end(&self, program: Pid) {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
         let Ok(Some(status)) = waitid(WaitId::Pid(program), options) else { return };
@@ -124,7 +127,7 @@ impl InitPlan<'_, '_> {
 
 impl ProgramPlan<'_, '_> {
     fn prepare(&mut self) -> Result<(), (Stage, Errno)> {
-        // The program needs no signal at the end of init, because the kernel kills it then.
+        // The program needs no signal for the death of init, because the kernel then kills it.
         at(Stage::Isolate, setpgid(None, None))?;
         let pid = at(Stage::OpenProc, tree::own_pid(self.proc))?;
         for to in [self.worker.report, self.status] {

@@ -15,10 +15,10 @@ use self::cgroup_root::CgroupRoot;
 /// runs as the same user as this program, so only a sandbox keeps it from writing there.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of memory, swap included. Beyond that the kernel kills processes
+    /// Maximum memory in bytes, including swap. If the tree exceeds it, the kernel kills processes
     /// ([`Exit::oom`](crate::Exit::oom)).
     pub memory: Option<u64>,
-    /// Number of processes and threads. Beyond that `fork` fails.
+    /// Maximum number of processes and threads. If the tree exceeds it, `fork` fails.
     pub pids: Option<u64>,
 }
 

@@ -25,7 +25,7 @@ pub fn program(spec: &Spec) -> Result<PathBuf, SpawnError> {
             Some(cwd) => cwd.join(&spec.program),
             None => PathBuf::from(&spec.program),
         };
-        // Made absolute, because the worker changes its directory before it executes the program.
+        // The path is made absolute, because the worker changes its directory before it executes the program.
         let path = std::path::absolute(given).map_err(SpawnError::setup("find the working directory"))?;
         return match candidate(&path) {
             Candidate::Usable => Ok(path),
@@ -37,7 +37,7 @@ pub fn program(spec: &Spec) -> Result<PathBuf, SpawnError> {
     search(&spec.program, spec.env.get("PATH").unwrap_or(OsStr::new(FALLBACK_PATH)))
 }
 
-/// Searches a program in `search_path`. Relative and empty entries are skipped: otherwise the working
+/// Searches for a program in `search_path`. Skips relative and empty entries: otherwise the working
 /// directory, possibly a foreign repository, would decide which program runs.
 fn search(name: &OsStr, search_path: &OsStr) -> Result<PathBuf, SpawnError> {
     let mut unusable = None;

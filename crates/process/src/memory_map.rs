@@ -1,16 +1,16 @@
-//! Finds memory that can be returned to the system. A guardian needs almost nothing of the program it was
-//! forked from, and a program needs little of its code after startup.
+//! Finds memory that can be returned to the system. A guardian needs almost no memory of the program from
+//! which it was forked, and a program needs little of its code after startup.
 //!
-//! Without this, the guardian of a large supervisor keeps a copy of every page that the supervisor later
-//! changes.
+//! Otherwise the guardian of a large supervisor would keep a copy of every page that the supervisor changes
+//! later.
 
 use core::ops::Range;
 
-/// Smaller regions are kept: they are not worth a system call, and loaders and C libraries have their state
-/// in small ones.
+/// Minimum size of a released region. Smaller regions are not worth a system call, and may hold the state of
+/// loaders and C libraries.
 const MIN_REGION_BYTES: usize = 1 << 20;
 
-/// A multiple of every page size in use. Ranges shrink to it.
+/// Alignment of released ranges: a multiple of every page size in use.
 const GRANULE_BYTES: usize = 64 << 10;
 
 /// Parses lines in the format of `/proc/<pid>/maps` piece by piece, and reports the private, anonymous,
@@ -19,7 +19,7 @@ pub(crate) struct MapsParser<'a> {
     keep: &'a [Range<usize>],
     line: [u8; 192],
     len: usize,
-    /// End of the last file mapping. A region that follows without a gap is a library's `.bss`.
+    /// End of the last file mapping. A region directly after it is the `.bss` section of a library.
     file_end: usize,
 }
 
@@ -34,7 +34,7 @@ impl<'a> MapsParser<'a> {
                 self.finish_line(release);
                 self.len = 0;
             } else if let Some(slot) = self.line.get_mut(self.len) {
-                // In a longer line only the file name is cut off, whose beginning suffices.
+                // A line that exceeds the buffer loses only the end of its file name, which is not needed.
                 *slot = byte;
                 self.len += 1;
             }
@@ -50,8 +50,8 @@ impl<'a> MapsParser<'a> {
         if !mapping.anonymous || !mapping.writable_private {
             return;
         }
-        // Kept ranges are cut out of the region, lowest first. The kernel merges neighbors, so a thread's
-        // stack can be in one region with a heap.
+        // Kept ranges are cut out of the region, lowest first. The kernel merges neighboring mappings, so one
+        // region can hold both a thread's stack and a heap.
         let mut start = mapping.range.start;
         while start < mapping.range.end {
             let mut end = mapping.range.end;
@@ -75,7 +75,7 @@ impl<'a> MapsParser<'a> {
 struct Mapping {
     range: Range<usize>,
     writable_private: bool,
-    /// `true` if the mapping holds code, which cannot be written.
+    /// `true` if the mapping holds program code, which cannot be written.
     code: bool,
     file: bool,
     anonymous: bool,
@@ -174,7 +174,8 @@ mod tests {
         let keep = [0x7018_0000..0x7019_0001, 0x6fff_0000..0x7000_1000, 0x2010_0000..0x2038_0000];
         assert_eq!(
             released(MAPS, &keep, 4096),
-            // The upper rest of the heap is too small; starts and ends shrink to whole granules.
+            // The upper rest of the heap is too small to be released. Starts and ends shrink to whole
+            // granules.
             [
                 0x2000_0000..0x2010_0000,
                 0x6000_0000..0x6040_0000,

@@ -11,7 +11,7 @@ use rustix::process::{
 
 use crate::tree::{self, Orphan};
 
-/// Limit of rounds, because each killed orphan may leave others, and the pause in which they die.
+/// Maximum number of rounds of killing. Each killed orphan may leave further orphans.
 const MAX_KILL_ROUNDS: u32 = 50;
 const KILL_ROUND_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 

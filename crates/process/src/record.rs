@@ -1,8 +1,9 @@
-//! The fixed-size messages between guardian, init, worker and supervisor, readable without allocation.
+//! The messages between guardian, init, worker and supervisor. They have a fixed size, so that decoding needs
+//! no allocation.
 
 pub(crate) const RECORD_BYTES: usize = 12;
 
-/// A report of the forked side to the supervisor.
+/// A report of a forked process to the supervisor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Record {
     /// The worker exists and is about to execute its program.
@@ -20,7 +21,7 @@ pub(crate) enum Record {
     Signaled {
         signal: i32,
     },
-    /// Some processes of the tree survive `SIGKILL`.
+    /// Some processes of the tree have survived `SIGKILL`.
     Stuck {
         swept: u32,
         alive: u32,
@@ -60,7 +61,7 @@ impl Stage {
         Self::Exec,
     ];
 
-    /// Returns the attempted action, worded to follow "cannot".
+    /// Returns the action of the stage, worded to follow "cannot".
     pub(crate) fn action(self) -> &'static str {
         match self {
             Self::Isolate => "create a session for the guardian",
@@ -103,7 +104,7 @@ impl Record {
         bytes
     }
 
-    /// Decodes the record at the start of `bytes`, if it is complete and known.
+    /// Decodes the record at the start of `bytes`. Returns `None` if the record is incomplete or unknown.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let field = |index: usize| {
             let bytes = bytes.get(index * 4..index * 4 + 4)?;

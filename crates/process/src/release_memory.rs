@@ -3,22 +3,26 @@
 
 use crate::{memory_map, sys};
 
-/// Drops the pages of the program's code. The system loads pages again when they are needed; those used
-/// only at startup stay out.
+/// Drops the pages of the program's code from memory. The system loads a page again when it is needed, so
+/// that pages used only at startup stay out.
+///
+/// Meant for long-running programs that use a small part of their code.
 ///
 /// For long-running programs that use a small part of their code.
 pub fn release_code() {
-    // Failure only costs memory.
+    // If reading fails, the only cost is memory.
     let Ok(maps) = std::fs::read("/proc/self/maps") else { return };
     if let Some(code) = memory_map::code_around(&maps, release_code as fn() as usize) {
-        // SAFETY: the pages belong to a file that cannot be written through this mapping, so they are read
+        // SAFETY: the pages belong to a file that cannot be written through the mapping, so they are loaded
         // again unchanged.
         unsafe { sys::discard(&code) };
     }
 }
 
 /// Returns free heap memory to the system. glibc keeps free pages between used blocks, so after a burst of
-/// allocations a process may hold many times the memory it uses.
+/// allocations a process may hold many times the memory that it uses.
+///
+/// Takes time in proportion to the size of the heap, and blocks other threads that allocate.
 ///
 /// Takes time in proportion to the size of the heap, and blocks other threads that allocate.
 pub fn release_heap() {
@@ -53,7 +57,7 @@ mod tests {
         const BLOCKS: usize = 4096;
         let mut blocks: Vec<Option<Box<[u8]>>> =
             (0..BLOCKS).map(|_| Some(vec![1; 16 << 10].into_boxed_slice())).collect();
-        // The last block keeps the heap from shrinking by itself.
+        // The last block stays allocated, so that the heap cannot shrink by itself.
         blocks[..BLOCKS - 1].fill(None);
         let before = resident_all();
         release_heap();

@@ -33,9 +33,9 @@ use crate::{Environment, SpawnError, Spec, StderrTail, lookup};
 
 const GUARDIAN_STACK_BYTES: usize = 256 << 10;
 const WORKER_STACK_BYTES: usize = 64 << 10;
-/// Stack of a worker that the first process of its PID namespace forks.
+/// Size of the stack of a worker that init forks in a PID namespace.
 const PROGRAM_STACK_BYTES: usize = WORKER_STACK_BYTES;
-/// Limit of processes handled at once. Larger trees are found and ended in portions.
+/// Maximum number of processes handled at once. A larger tree is ended in portions.
 const MAX_TREE_MEMBERS: usize = 32 << 10;
 
 /// Starts a worker. Returns when its program runs.
@@ -62,7 +62,7 @@ pub async fn spawn(spec: Spec) -> Result<Child, SpawnError> {
     let (progress, stop_requested) = (launched.watcher.progress(), launched.watcher.stop_requested());
     tokio::spawn(launched.watcher.run(drain));
 
-    // The pipe ends when the worker executes its program, which closes the worker's end, or dies.
+    // The pipe ends when the worker dies or executes its program, because the worker's end closes at exec.
     let mut records = Vec::with_capacity(2 * RECORD_BYTES);
     report.read_to_end(&mut records).await.map_err(SpawnError::setup("receive the result of the start"))?;
     let (chunks, _) = records.as_chunks::<RECORD_BYTES>();
@@ -82,7 +82,7 @@ pub async fn spawn(spec: Spec) -> Result<Child, SpawnError> {
     let error = match failure {
         None if pid.is_some() => {
             if let Some(gateway) = launched.gateway {
-                // The worker has sent it before its program runs.
+                // The worker has sent the listener before its program runs.
                 child.gateway = Some(take_listener(&gateway).map_err(SpawnError::setup("take the gateway"))?);
             }
             tracing::debug!(?program, pid, guardian = guardian_pid, "worker started");
@@ -99,22 +99,23 @@ pub async fn spawn(spec: Spec) -> Result<Child, SpawnError> {
             }
         }
     };
-    // Everything is cleaned up before the caller gets the error.
+    // The failed worker is removed completely before the caller gets the error.
     child.kill();
     child.wait().await;
     Err(error)
 }
 
-/// A guardian that was just forked, and the supervisor's ends of everything.
+/// A guardian that was just forked, with the supervisor's ends of its pipes and sockets.
 struct Launched {
-    // The first field, so that it is dropped before the watcher, which waits for the guardian's end.
+    // Fields are dropped in order. The lifeline must be dropped before the watcher, which waits for the
+    // guardian's end.
     lifeline: Lifeline,
     guardian: Guardian,
     watcher: Watcher,
     report: OwnedFd,
     stdin: OwnedFd,
     stdout: OwnedFd,
-    /// `None` if it is merged with stdout.
+    /// Stderr of the worker; `None` if it is merged with stdout.
     stderr: Option<OwnedFd>,
     gateway: Option<OwnedFd>,
     path: PathBuf,
@@ -123,7 +124,8 @@ struct Launched {
 
 fn launch(spec: &Spec) -> Result<Launched, SpawnError> {
     let mut start = WorkerCommand::new(spec)?;
-    // Checked before a launcher receives the strings: in its options a NUL would start another option.
+    // Strings with NUL are refused before a launcher receives them: in the launcher's options, a NUL would
+    // begin another option.
     let mut text = WorkerStrings::new(&start)?;
     let mut cage = None;
     if let Some(sandbox) = &spec.sandbox {
@@ -143,8 +145,8 @@ fn launch(spec: &Spec) -> Result<Launched, SpawnError> {
         (Some(ours), theirs)
     };
     let (report, worker_report) = pipe_above_stdio().map_err(&pipes)?;
-    // Not a pipe, because an order to a dead guardian must be an error, not a SIGPIPE that the embedding
-    // program may not handle. Packets, so that records need no reassembly.
+    // A socket is used instead of a pipe, because an order to a dead guardian must be an error, not a SIGPIPE
+    // that the embedding program may not handle. It transfers packets, so that records need no reassembly.
     let (control, guardian_control) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
             .map_err(|errno| pipes(errno.into()))?;
@@ -236,7 +238,7 @@ fn take_listener(from: &OwnedFd) -> io::Result<TcpListener> {
     Ok(listener)
 }
 
-/// Room for plans, alignment and guard pages, even with pages of 64 KiB.
+/// Additional size of the arena for plans, alignment and guard pages, even with pages of 64 KiB.
 const ARENA_SLACK_BYTES: usize = 512 << 10;
 
 fn plan_sandbox<'a>(arena: &'a Arena, cage: Option<&'a PreparedSandbox>) -> io::Result<SandboxPlan<'a>> {
@@ -276,7 +278,7 @@ impl WorkerCommand {
     }
 }
 
-/// The worker's strings, in the form that the kernel requires.
+/// The worker's strings in the form that the kernel requires.
 struct WorkerStrings {
     program: CString,
     argv: Vec<CString>,
@@ -314,15 +316,15 @@ impl WorkerStrings {
     }
 }
 
-/// Creates a pipe whose ends close on exec and block. The runtime makes this program's end non-blocking,
-/// which for a pipe does not affect the other end.
+/// Creates a pipe with blocking ends that close on exec. The runtime makes this program's end non-blocking,
+/// which does not affect the other end of a pipe.
 fn pipe_above_stdio() -> io::Result<(OwnedFd, OwnedFd)> {
     let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
     Ok((above_stdio(read)?, above_stdio(write)?))
 }
 
-/// Moves a descriptor above 2. In a program without stdin the next descriptor is 0, and the worker's own 0,
-/// 1 and 2 must not overwrite a descriptor that is still needed.
+/// Moves a descriptor above 2. In a program without stdin, a new descriptor gets the number 0, and the
+/// worker's own 0, 1 and 2 must not overwrite a descriptor that is still needed.
 pub(crate) fn above_stdio(fd: OwnedFd) -> io::Result<OwnedFd> {
     debug_assert!(fcntl_getfd(&fd).is_ok_and(|flags| flags.contains(FdFlags::CLOEXEC)));
     if fd.as_raw_fd() > 2 { Ok(fd) } else { Ok(fcntl_dupfd_cloexec(&fd, 3)?) }

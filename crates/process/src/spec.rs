@@ -18,16 +18,17 @@ pub struct Spec {
     pub cwd_links: CwdLinks,
     pub env: Environment,
     pub stderr_limit: usize,
-    /// Merges stderr with stdout, in the order of the worker's writes. Then no stderr is kept.
+    /// `true` to merge stderr with stdout, in the order of the worker's writes. No text of stderr is kept
+    /// then.
     pub merge_stderr: bool,
     pub sandbox: Option<Sandbox>,
-    /// The limits of the worker's tree. If one cannot be set, nothing starts.
+    /// Limits of the worker's tree. If a limit cannot be set, the worker is not started.
     pub limits: Limits,
-    /// Soft limit of descriptors; `None` keeps the supervisor's. With many descriptors, programs that use
-    /// `select` fail, and some programs that close all possible ones are slow.
+    /// Soft limit of open descriptors; `None` keeps the supervisor's limit. With a high limit, programs that
+    /// use `select` fail, and programs that close all possible descriptors are slow.
     pub descriptors: Option<u64>,
-    /// Limit of processor time of each process, rounded up to seconds. The kernel ends processes beyond it.
-    /// There is no limit for the tree as a whole.
+    /// Maximum processor time of each process, rounded up to seconds. The kernel ends a process that exceeds
+    /// it. The tree as a whole has no limit.
     pub processor: Option<Duration>,
     /// Time between `SIGTERM` and `SIGKILL` for processes that outlive the worker, the
     /// [`Child`](crate::Child) or the supervisor.
@@ -61,8 +62,8 @@ impl Spec {
 pub enum CwdLinks {
     #[default]
     Follow,
-    /// Links are an error. For a path that was resolved and checked before: if a directory has become a
-    /// link since, it would lead elsewhere. The path must be absolute and normalized.
+    /// A link is an error. Meant for a path that was resolved and checked before: a directory that has become
+    /// a link since would lead elsewhere. The path must be absolute and normalized.
     Refuse,
 }
 
@@ -71,7 +72,7 @@ pub enum CwdLinks {
 /// The default takes at most six seconds, so that a stop fits into ten on a loaded machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ladder {
-    /// Time between the end of the worker's stdin and `SIGTERM`.
+    /// Time between closing the worker's stdin and sending `SIGTERM`.
     pub eof_grace: Duration,
     pub term_grace: Duration,
 }

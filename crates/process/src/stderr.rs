@@ -9,7 +9,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 use tokio::sync::Notify;
 
-/// The end of a worker's stderr. Clones share it, and it outlives the worker.
+/// The last part of a worker's stderr. Clones share it, and it stays readable after the worker's end.
 #[derive(Debug, Clone)]
 pub struct StderrTail {
     ring: Arc<Mutex<Ring>>,
@@ -89,7 +89,7 @@ impl StderrTail {
         loop {
             let appended = self.appended.notified();
             let mut appended = std::pin::pin!(appended);
-            // Registered before the check, so that no notification is missed.
+            // The wait is registered before the check, so that no notification is missed.
             appended.as_mut().enable();
             if self.bytes_seen() > seen {
                 return;
@@ -115,7 +115,7 @@ impl StderrTail {
         self.appended.notify_waiters();
     }
 
-    /// Reads stderr to the end, so that the worker never blocks on it.
+    /// Reads stderr to its end, so that the worker never blocks on writing.
     pub(crate) async fn drain(self, stderr: Option<pipe::Receiver>) {
         let Some(mut stderr) = stderr else { return };
         let mut chunk = vec![0; 16 * 1024];
@@ -132,7 +132,8 @@ impl StderrTail {
     }
 
     fn lock(&self) -> MutexGuard<'_, Ring> {
-        // The ring is consistent after every statement, so a panic elsewhere does not matter.
+        // The buffer is consistent after every statement, so a panic of another thread while it held the lock
+        // does not matter.
         lock(&self.ring)
     }
 }
@@ -181,10 +182,10 @@ mod tests {
         at = check(&tail, at, &[], 2);
         tail.push(b"c\n\x1b\n");
         at = check(&tail, at, &["bc", "\\u{1b}"], 7);
-        // One write of more bytes than are kept.
+        // A single write has more bytes than are kept.
         tail.push(b"0123456789\nx\n");
         at = check(&tail, at, &["…56789", "x"], 20);
-        // A line without an end.
+        // The line has no line end.
         tail.push(b"abcd");
         at = check(&tail, at, &[], 20);
         tail.push(b"efgh");

@@ -21,24 +21,29 @@ use tokio::io::unix::AsyncFd;
 /// Size of the kernel's signal set: 64 bits on all supported targets.
 const SIGNAL_SET_BYTES: usize = 8;
 const LAST_SIGNAL: c_int = 64;
-/// The value on all supported targets; missing from the bindings.
+/// Number of `F_SETSIG` on all supported targets. Missing from the bindings.
 const F_SETSIG: c_int = 10;
-/// The number on all supported targets; missing from the bindings.
+/// Number of the system call `mount_setattr` on all supported targets. Missing from the bindings.
 const MOUNT_SETATTR: libc::c_long = 442;
 
-/// Types for which all-zero bytes are a value.
+/// Types for which all-zero bytes are a valid value.
+///
+/// # Safety
+/// All-zero bytes must be a valid value of the type.
 ///
 /// # Safety
 /// All-zero bytes must be a value of the type.
 pub(crate) unsafe trait Zero: Copy {}
-// SAFETY: zero is a number, a pair of numbers and a null pointer.
+// SAFETY: zero is a valid number.
 unsafe impl Zero for u8 {}
-// SAFETY: as above.
+// SAFETY: zeros are a valid pair of numbers.
 unsafe impl Zero for crate::tree::Member {}
-// SAFETY: as above.
+// SAFETY: zero is the null pointer.
 unsafe impl Zero for *const c_char {}
 
-/// A private mapping for everything the forked processes need, so that they can unmap the rest.
+/// A private mapping for everything that the forked processes need, so that they can unmap all other memory.
+///
+/// An arena hands out disjoint pieces, and frees them only when it is dropped.
 ///
 /// It returns disjoint pieces, and frees them only when it is dropped.
 pub(crate) struct Arena {
@@ -111,18 +116,18 @@ impl Arena {
         let page = rustix::param::page_size();
         let len = len.next_multiple_of(page);
         let guard = self.reserve(page + len, page)?;
-        // SAFETY: the page belongs to this piece, which has no other reference.
+        // SAFETY: the page belongs to the new piece, to which no other reference exists.
         if unsafe { libc::mprotect(guard.as_ptr().cast(), page, libc::PROT_NONE) } != 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: one past the end of the piece.
+        // SAFETY: the address is one past the end of the piece.
         Ok(Stack { top: unsafe { guard.add(page + len) }, arena: PhantomData })
     }
 }
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours and all borrows of it have ended.
+        // SAFETY: the arena owns the mapping, and all borrows of it have ended.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
@@ -134,16 +139,16 @@ pub(crate) struct Stack<'a> {
     arena: PhantomData<&'a Arena>,
 }
 
-/// Strings inside an [`Arena`], with the null pointer at the end.
+/// Strings inside an [`Arena`], with a null pointer at the end of the array.
 #[derive(Clone, Copy)]
 pub(crate) struct StringArray<'a> {
     pointers: &'a [*const c_char],
 }
 
 impl<'a> StringArray<'a> {
-    /// Iterates over the strings, without the final null.
+    /// Iterates over the strings, without the null pointer at the end.
     pub(crate) fn iter(self) -> impl Iterator<Item = &'a CStr> {
-        // SAFETY: every pointer that is not null is a string in the arena, which outlives this.
+        // SAFETY: every pointer that is not null is a string in the arena, which outlives `self`.
         self.pointers.iter().filter(|text| !text.is_null()).map(|text| unsafe { CStr::from_ptr(*text) })
     }
 }
@@ -155,7 +160,7 @@ impl<'a> StringArray<'a> {
 /// copy. It must do only async-signal-safe work: no allocation, no locks, no panics. It must not touch
 /// descriptors other than those it was given.
 pub(crate) unsafe trait Program {
-    /// Runs the process. The result is the exit status.
+    /// Runs the process. Returns its exit status.
     fn run(&mut self) -> c_int;
 }
 
@@ -164,16 +169,19 @@ extern "C" fn start<P: Program>(program: *mut c_void) -> c_int {
     unsafe { (*program.cast::<P>()).run() }
 }
 
-/// Forks the guardian without an exit signal, and returns a pidfd to reap it by. Without that signal the
-/// guardian is invisible to an embedding program that handles `SIGCHLD` or waits for any child.
+/// Forks the guardian without an exit signal. Returns its pid, and a pidfd to reap it by. Without an exit
+/// signal, the guardian is invisible to an embedding program that handles `SIGCHLD` or waits for any child.
+///
+/// All signals are blocked in the guardian until it unblocks them. No signal handler of this program ever
+/// runs there.
 ///
 /// All signals are blocked in the guardian until it unblocks them; no handler of this program ever runs
 /// there.
 pub(crate) fn fork_guardian<P: Program>(stack: Stack<'_>, program: &mut P) -> io::Result<(i32, OwnedFd)> {
     let _blocked = SignalsBlocked::new();
     let mut pidfd: RawFd = -1;
-    // SAFETY: without CLONE_VM this is a fork on another stack; `Program` vouches for what runs there. The
-    // wrapper, unlike `fork`, runs no handlers registered by the embedding program.
+    // SAFETY: without CLONE_VM, the call is a fork on another stack. `Program` guarantees that its code may
+    // run there. Unlike `fork`, this wrapper runs no handlers that the embedding program has registered.
     let pid = unsafe {
         libc::clone(
             start::<P>,
@@ -186,11 +194,11 @@ pub(crate) fn fork_guardian<P: Program>(stack: Stack<'_>, program: &mut P) -> io
     if pid < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel has just opened this descriptor for us.
+    // SAFETY: the kernel has just opened this descriptor for the caller.
     Ok((pid, unsafe { OwnedFd::from_raw_fd(pidfd) }))
 }
 
-/// Forks an ordinary child in these new namespaces. The stack must not be the one in use.
+/// Forks an ordinary child in the given new namespaces. `stack` must not be the stack in use.
 pub(crate) fn fork_child<P: Program>(
     stack: Stack<'_>,
     program: &mut P,
@@ -204,10 +212,11 @@ pub(crate) fn fork_child<P: Program>(
     if pid < 0 { Err(last_errno()) } else { Pid::from_raw(pid).ok_or(Errno::SRCH) }
 }
 
-/// Waits until a child has ended, and leaves it a zombie: its pid is not reused before it is reaped.
+/// Waits until a child has ended. The child stays a zombie, so that its pid is not reused before it is
+/// reaped.
 pub(crate) fn find_ended_child() -> Result<Pid, Errno> {
     let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
-    // SAFETY: the structure is ours.
+    // SAFETY: the call writes only to the local structure.
     match unsafe { libc::waitid(libc::P_ALL, 0, info.as_mut_ptr(), libc::WEXITED | libc::WNOWAIT) } {
         // SAFETY: zeros are a value of this structure, and a call that succeeds fills in the pid.
         0 => Pid::from_raw(unsafe { info.assume_init().si_pid() }).ok_or(Errno::SRCH),
@@ -222,7 +231,7 @@ pub(crate) fn find_ended_child() -> Result<Pid, Errno> {
 pub(crate) unsafe fn overwrite(range: &Range<usize>, text: &[u8]) {
     for (index, address) in range.clone().enumerate() {
         let byte = text.get(index).copied().unwrap_or(0);
-        // SAFETY: the caller vouches for it.
+        // SAFETY: the caller guarantees that the memory is writable and no longer read.
         unsafe { core::ptr::with_exposed_provenance_mut::<u8>(address).write(byte) };
     }
 }
@@ -235,38 +244,42 @@ pub(crate) fn execute(path: &CStr, argv: StringArray<'_>, envp: StringArray<'_>)
 }
 
 fn last_errno() -> Errno {
-    // SAFETY: always points to this thread's value.
+    // SAFETY: the pointer always refers to the thread's own value.
     Errno::from_raw_os_error(unsafe { *libc::__errno_location() })
 }
 
-/// Returns two addresses in the C library's per-thread state. Without that state even a failed system call
-/// cannot return.
+/// Returns two addresses in the C library's per-thread state. If that memory is gone, not even a failed
+/// system call can return.
 pub(crate) fn thread_state() -> [usize; 2] {
     // SAFETY: both calls only compute addresses.
     unsafe { [libc::__errno_location().addr(), libc::pthread_self() as usize] }
 }
 
-/// Replaces the contents of whole pages by zeros and gives their memory back.
+/// Replaces the contents of whole pages by zeros, and returns their memory to the system.
+///
+/// # Safety
+/// Nothing may ever read the old contents, unless the pages belong to a file.
 ///
 /// # Safety
 /// Nothing may ever read the old contents, unless they are those of a file.
 pub(crate) unsafe fn discard(range: &Range<usize>) {
     let start = core::ptr::with_exposed_provenance_mut::<c_void>(range.start);
-    // SAFETY: the caller vouches for the contents. If the kernel refuses, the pages simply stay.
+    // SAFETY: the caller guarantees that the contents are not needed. If the kernel refuses, the pages simply
+    // stay.
     unsafe { libc::madvise(start, range.len(), libc::MADV_DONTNEED) };
 }
 
-/// Returns the free pages of the C library's heap to the system, including those between blocks in use.
-/// Does nothing with other libraries than glibc.
+/// Returns the free pages of the C library's heap to the system, including those between blocks in use. Does
+/// nothing with C libraries other than glibc.
 pub(crate) fn trim_heap() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: it has no preconditions, locks the heap itself and changes no block in use.
+    // SAFETY: the call has no preconditions, locks the heap itself and changes no block in use.
     unsafe {
         libc::malloc_trim(0)
     };
 }
 
-/// Sets the calling thread's signal mask and returns the old one, C library's own signals included.
+/// Sets the calling thread's signal mask, including signals of the C library. Returns the old mask.
 fn set_signal_mask(mask: u64) -> u64 {
     let mut old = 0u64;
     // SAFETY: both sets have the length that is passed to the kernel.
@@ -300,9 +313,9 @@ pub(crate) fn unblock_signals() {
     set_signal_mask(0);
 }
 
-/// Resets every signal to its default action: ignored signals would stay ignored across an exec.
+/// Resets every signal to its default action, because ignored signals would stay ignored across an exec.
 pub(crate) fn default_signals() {
-    // Zeros are SIG_DFL without flags in the kernel's structure, which has at most 32 bytes.
+    // In the kernel's structure, which has at most 32 bytes, zeros mean SIG_DFL without flags.
     let action = [0u64; 8];
     for signal in 1..=LAST_SIGNAL {
         // SAFETY: the structure is large enough, and no handler is installed.
@@ -318,14 +331,15 @@ pub(crate) fn default_signals() {
     }
 }
 
-/// Makes a write beyond the limit of a file's size (`RLIMIT_FSIZE`) an ordinary error (`EFBIG`). By default
-/// the signal would end this program. Workers get the default action back.
+/// Makes a write beyond the size limit of files (`RLIMIT_FSIZE`) fail with an ordinary error (`EFBIG`). By
+/// default, a signal would end this program. Workers get the default action again.
 pub fn ignore_file_size_signal() {
     // SAFETY: no handler is installed.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 
-/// Ends this program by a signal, as if it had no handler for it, so that its parent sees the signal.
+/// Ends this program by a signal, as if the program had no handler for it, so that the parent process sees
+/// the signal.
 pub fn end_by_signal(signal: i32) {
     // SAFETY: no handler is installed.
     unsafe {
@@ -334,7 +348,7 @@ pub fn end_by_signal(signal: i32) {
     }
 }
 
-/// A descriptor that becomes readable when a child changes state, provided `SIGCHLD` is blocked.
+/// Returns a descriptor that becomes readable when a child changes state, provided that `SIGCHLD` is blocked.
 pub(crate) fn child_signals() -> Result<OwnedFd, Errno> {
     let set: u64 = 1 << (libc::SIGCHLD - 1);
     let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
@@ -344,16 +358,16 @@ pub(crate) fn child_signals() -> Result<OwnedFd, Errno> {
     if fd < 0 {
         return Err(last_errno());
     }
-    // SAFETY: the kernel has just opened it for us.
+    // SAFETY: the kernel has just opened this descriptor for the caller.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Makes the kernel send `SIGCONT` to this process whenever input arrives on a socket, including its end.
-/// If the kernel refuses, a stopped process merely stays stopped.
+/// Makes the kernel send `SIGCONT` to the process `me` when input or the end of input arrives on a socket. If
+/// the kernel refuses, a stopped process merely stays stopped.
 pub(crate) fn continue_when_readable(socket: BorrowedFd<'_>, me: i32) {
     let fd = socket.as_raw_fd();
-    // SAFETY: these calls take numbers and set properties of an open descriptor. `SIGCONT` is blocked here,
-    // so it is never handled, but it still continues the process.
+    // SAFETY: the calls take numbers and set properties of an open descriptor. `SIGCONT` is blocked, so it is
+    // never handled, but it still continues the process.
     unsafe {
         libc::fcntl(fd, libc::F_SETOWN, me);
         libc::fcntl(fd, F_SETSIG, libc::SIGCONT);
@@ -374,19 +388,19 @@ pub(crate) unsafe fn close_all_but(keep: &mut [RawFd]) -> Result<(), Errno> {
     for fd in keep.iter() {
         let fd = fd.cast_unsigned();
         if fd > first {
-            // SAFETY: the caller vouches for it.
+            // SAFETY: the caller guarantees that the other descriptors are not used again.
             unsafe { close_range(first, fd - 1) }?;
         }
         first = fd.wrapping_add(1);
     }
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller guarantees that the other descriptors are not used again.
     unsafe { close_range(first, u32::MAX) }
 }
 
 /// # Safety
 /// Nothing in this process may use these descriptors again.
 unsafe fn close_range(first: u32, last: u32) -> Result<(), Errno> {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller guarantees that these descriptors are not used again.
     match unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) } {
         0 => Ok(()),
         _ => Err(last_errno()),
@@ -396,7 +410,7 @@ unsafe fn close_range(first: u32, last: u32) -> Result<(), Errno> {
 /// # Safety
 /// Nothing in this process may use this descriptor again.
 pub(crate) unsafe fn close(fd: RawFd) {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller guarantees that the descriptor is not used again.
     unsafe { libc::close(fd) };
 }
 
@@ -405,30 +419,30 @@ pub(crate) unsafe fn close(fd: RawFd) {
 /// # Safety
 /// Nothing in this process may use the file that was open at `target`.
 pub(crate) unsafe fn duplicate_onto(fd: BorrowedFd<'_>, target: RawFd) -> Result<(), Errno> {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller guarantees that the file at `target` is not used again.
     match unsafe { libc::dup2(fd.as_raw_fd(), target) } {
         -1 => Err(last_errno()),
         _ => Ok(()),
     }
 }
 
-/// Returns the milliseconds of a clock that never goes back.
 pub(crate) fn now_ms() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the structure is ours. This call is async-signal-safe; the one in std may not be.
+    // SAFETY: the call writes only to the local structure. Unlike the clock of std, the call is certainly
+    // async-signal-safe.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
     (time.tv_sec as u64).wrapping_mul(1000).wrapping_add(time.tv_nsec as u64 / 1_000_000)
 }
 
-/// Registers a descriptor with the runtime, to wait until it can be read.
+/// Registers a descriptor with the runtime, to wait until the descriptor can be read.
 pub(crate) fn readable(fd: Arc<OwnedFd>) -> io::Result<AsyncFd<Arc<OwnedFd>>> {
-    // SAFETY: the descriptor is owned, so it stays open and the same for as long as it is registered.
+    // SAFETY: the registration owns the descriptor, which therefore stays open and the same.
     Ok(unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }?)
 }
 
 /// One instruction of a seccomp filter.
 pub(crate) type Instruction = libc::sock_filter;
-// SAFETY: four numbers.
+// SAFETY: an instruction consists of four numbers, for which zero is valid.
 unsafe impl Zero for Instruction {}
 
 /// Returns the version of Landlock in this kernel; `None` if it is missing or disabled.
@@ -441,8 +455,8 @@ pub(crate) fn landlock_version() -> Option<i32> {
     i32::try_from(version).ok().filter(|version| *version > 0)
 }
 
-/// Confines this process, and every program it executes, to a ruleset. It must have given up new privileges
-/// before.
+/// Confines the process, and every program that it executes, to a ruleset. The process must have set
+/// no_new_privs before.
 pub(crate) fn landlock_restrict(ruleset: BorrowedFd<'_>) -> Result<(), Errno> {
     // SAFETY: the call takes numbers.
     match unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0u32) } {
@@ -460,10 +474,10 @@ pub(crate) fn is_working_directory(path: &CStr) -> Result<bool, Errno> {
     Ok(buffer.get(..length) == Some(path.to_bytes_with_nul()))
 }
 
-/// Allows processes confined to the ruleset to read and execute everything below `place`. The ruleset must
-/// not be in force yet.
+/// Adds a rule to a ruleset: reading and executing everything below `place` is allowed. The ruleset must not
+/// be in force yet.
 pub(crate) fn landlock_allow_reading(ruleset: BorrowedFd<'_>, place: BorrowedFd<'_>) -> Result<(), Errno> {
-    /// `struct landlock_path_beneath_attr`.
+    /// The kernel's `struct landlock_path_beneath_attr`.
     #[repr(C, packed)]
     struct PathBeneath {
         allowed_access: u64,
@@ -487,14 +501,14 @@ pub(crate) fn landlock_allow_reading(ruleset: BorrowedFd<'_>, place: BorrowedFd<
     if result == 0 { Ok(()) } else { Err(last_errno()) }
 }
 
-/// Moves this process, which has one thread, into new namespaces.
+/// Moves the process, which must have only one thread, into new namespaces.
 pub(crate) fn unshare(flags: UnshareFlags) -> Result<(), Errno> {
     debug_assert!(!flags.contains(UnshareFlags::FILES));
-    // SAFETY: only a descriptor table that is no longer shared could be unexpected for other threads.
+    // SAFETY: the call is only dangerous for other threads, and the process has none.
     unsafe { unshare_unsafe(flags) }
 }
 
-/// Enables the loopback device of this process's network.
+/// Enables the loopback device of the process's network namespace.
 pub(crate) fn start_loopback() -> Result<(), Errno> {
     let socket = rustix::net::socket_with(
         rustix::net::AddressFamily::INET,
@@ -509,14 +523,14 @@ pub(crate) fn start_loopback() -> Result<(), Errno> {
     for (place, byte) in request.ifr_name.iter_mut().zip(b"lo") {
         *place = c_char::from_ne_bytes([*byte]);
     }
-    // SAFETY: the request is a structure of the kind that this call reads, and outlives it.
+    // SAFETY: the request is a structure of the kind that the call reads, and outlives the call.
     match unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS as _, &raw const request) } {
         0 => Ok(()),
         _ => Err(last_errno()),
     }
 }
 
-/// Makes the mounts of a tree read-only. Mounts that already are stay so.
+/// Makes the mounts of a tree read-only. Mounts that are read-only already stay so.
 pub(crate) fn make_read_only(tree: BorrowedFd<'_>) -> Result<(), Errno> {
     let attributes =
         libc::mount_attr { attr_set: libc::MOUNT_ATTR_RDONLY, attr_clr: 0, propagation: 0, userns_fd: 0 };
@@ -534,15 +548,15 @@ pub(crate) fn make_read_only(tree: BorrowedFd<'_>) -> Result<(), Errno> {
     if result == 0 { Ok(()) } else { Err(last_errno()) }
 }
 
-/// Returns `true` if this kernel has filters that can refuse a call.
+/// Returns `true` if the kernel supports seccomp filters that can refuse a system call.
 pub(crate) fn filters_available() -> bool {
     let action: u32 = libc::SECCOMP_RET_KILL_PROCESS;
     // SAFETY: the action is a number that outlives the call.
     unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_GET_ACTION_AVAIL, 0u32, &raw const action) == 0 }
 }
 
-/// Installs a filter that judges every system call of this process from now on. The process must have given
-/// up new privileges before.
+/// Installs a filter that judges every later system call of the process. The process must have set
+/// no_new_privs before.
 pub(crate) fn install_filter(filter: &[Instruction]) -> Result<(), Errno> {
     let program = libc::sock_fprog {
         len: u16::try_from(filter.len()).map_err(|_| Errno::INVAL)?,

@@ -9,8 +9,7 @@ use rustix::fs::{Mode, OFlags, RawDir, openat, readlinkat_raw};
 use rustix::io::{Errno, read};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-/// Limit of rounds, a millisecond apart, in which the tree is stopped until no process of it runs. A few
-/// rounds suffice, more on a busy machine.
+/// Maximum number of rounds, a millisecond apart, to stop a tree completely. A few rounds usually suffice.
 const MAX_STOP_ROUNDS: u32 = 256;
 
 /// A process of a tree, and the parent by which it was found.
@@ -20,7 +19,7 @@ pub(crate) struct Member {
     pub(crate) parent: i32,
 }
 
-/// The source of parent ids.
+/// Source of the parent ids by which a tree is found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ParentageSource {
     /// `/proc/<pid>/task/<tid>/children`, which some kernels lack.
@@ -34,15 +33,15 @@ pub(crate) struct Tree<'a> {
     proc: BorrowedFd<'a>,
     root: i32,
     source: ParentageSource,
-    /// Buffer for members; a larger tree is handled in portions.
+    /// Buffer for the found processes. A tree that exceeds it is handled in portions.
     members: &'a mut [Member],
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SignalOutcome {
-    /// Members that are not dead.
+    /// Number of found processes that are not dead.
     pub(crate) alive: u32,
-    /// Number of these that could still fork.
+    /// Number of found processes that could still fork.
     moving: u32,
 }
 
@@ -50,7 +49,7 @@ impl SignalOutcome {
     fn add(&mut self, state: Option<u8>) {
         if let Some(state) = state.filter(|state| !matches!(state, b'Z' | b'X')) {
             self.alive = self.alive.saturating_add(1);
-            // A stopped process cannot fork, and a process that sleeps in the kernel stops when it wakes.
+            // A stopped process cannot fork. A process that sleeps in the kernel stops when it wakes.
             self.moving = self.moving.saturating_add(u32::from(!matches!(state, b'T' | b't' | b'D')));
         }
     }
@@ -65,7 +64,7 @@ impl<'a> Tree<'a> {
         Self { proc, root, source, members }
     }
 
-    /// Sends `signal` to every member, parents first.
+    /// Sends `signal` to every process of the tree, parents first.
     pub(crate) fn signal(&mut self, signal: Signal) -> SignalOutcome {
         let count = self.find();
         let mut seen = SignalOutcome::default();
@@ -76,19 +75,19 @@ impl<'a> Tree<'a> {
         seen
     }
 
-    /// Stops the tree, then kills it, so that no child of a dying process escapes. Returns the members that
-    /// were alive. The caller repeats this until none is.
+    /// Stops the tree, then kills it, so that no child of a dying process escapes. Returns the processes that
+    /// were alive. The caller must repeat the call until no process was alive.
     pub(crate) fn kill(&mut self) -> SignalOutcome {
         for _ in 0..MAX_STOP_ROUNDS {
             if self.signal(Signal::STOP).moving == 0 {
                 break;
             }
-            // A process stops when it runs next, so this waits.
+            // A process stops only when it runs next, so a pause is needed.
             let pause = rustix::event::Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
             _ = rustix::event::poll(&mut [], Some(&pause));
         }
-        // Children first: after the death of its parent, a member has another parent and would not be
-        // signalled.
+        // Children are killed first: after the death of its parent, a process has another parent and would
+        // not be signalled.
         let count = self.find();
         let mut seen = SignalOutcome::default();
         let found = self.members.get(..count).unwrap_or_default();
@@ -124,7 +123,7 @@ impl<'a> Tree<'a> {
                 known += 1;
             }
         });
-        // Each pass moves descendants to the front, until a pass adds none.
+        // Each pass moves further descendants to the front. The loop ends when a pass adds none.
         let mut found = 0;
         loop {
             let before = found;
@@ -143,7 +142,10 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// Signals a process if it is still a member. Returns its state before.
+/// Signals a process if it is still a member of the tree. Returns its state before.
+///
+/// The pid is pinned first and its parent is checked afterwards, so a reused pid is never signalled. A
+/// process that got a new parent is found by the next search.
 ///
 /// The pid is pinned first and its parent is checked afterwards, so a reused pid is never signalled. A
 /// member with a new parent is found by the next search.
@@ -151,7 +153,7 @@ fn signal_member(proc: BorrowedFd<'_>, member: Member, signal: Signal) -> Option
     let pidfd = pidfd_open(Pid::from_raw(member.pid)?, PidfdFlags::empty()).ok()?;
     let stat = stat(proc, member.pid).filter(|stat| stat.parent == member.parent)?;
     match pidfd_send_signal(&pidfd, signal) {
-        // The process belongs to another user: it is alive, but waiting for it to stop is useless.
+        // A process of another user is alive, but waiting for it to stop is useless.
         Err(Errno::PERM) => Some(b'D'),
         _ => Some(stat.state),
     }
@@ -192,7 +194,7 @@ struct Stat {
 }
 
 impl Stat {
-    /// Parses `pid (name) state parent group session …`, where the name can contain anything.
+    /// Parses `pid (name) state parent group session …`, in which the name can contain any characters.
     fn parse(text: &[u8]) -> Option<Self> {
         let name_end = text.iter().rposition(|byte| *byte == b')')?;
         let mut fields = text.get(name_end.checked_add(2)?..)?.split(|byte| *byte == b' ');
@@ -205,21 +207,21 @@ impl Stat {
 
 fn stat(proc: BorrowedFd<'_>, pid: i32) -> Option<Stat> {
     let file = open_at(proc, &PathBuffer::new(&[pid], &["", "/stat"])).ok()?;
-    // Name, state and ids fit into the first half of this buffer.
+    // Name, state and ids fit into the first half of the buffer.
     let mut text = [0; 256];
     let len = read(&file, &mut text).ok()?;
     Stat::parse(text.get(..len)?)
 }
 
-/// Returns the session of a process. It is 0 if its leader is outside this PID namespace, as in a container
-/// that was entered; `getsid` cannot return that.
+/// Returns the session id of a process. The id is 0 if the session's leader is outside this PID namespace, as
+/// in a container that was entered. `getsid` cannot return that id.
 pub(crate) fn session(proc: BorrowedFd<'_>, pid: i32) -> Option<i32> {
     Some(stat(proc, pid)?.session)
 }
 
-/// Kills every process of a session, which processes leave only by `setsid`. The best option for a tree
-/// whose subreaper is gone. The session's leader must not be reaped yet, so that the id still belongs to
-/// this session.
+/// Kills every process of a session, which processes can leave only by `setsid`. The best option for a tree
+/// whose subreaper is gone. The session's leader must not be reaped yet, so that the id still belongs to the
+/// session.
 pub(crate) fn kill_session(session: i32) {
     let Ok(proc) = open_proc() else { return };
     let proc = proc.as_fd();
@@ -234,7 +236,7 @@ pub(crate) fn kill_session(session: i32) {
     });
 }
 
-/// A child that this program has adopted, not started.
+/// A process that this program has adopted, not started.
 pub(crate) struct Orphan {
     pub(crate) pid: Pid,
     pidfd: OwnedFd,
@@ -247,8 +249,8 @@ impl Orphan {
     }
 }
 
-/// Calls `each` with every child of `parent` that has left its `session` and is not a guardian. Guardians
-/// have no exit signal; adopted processes get one.
+/// Calls `each` with every child of `parent` that has left `session` and is not a guardian. Guardians have no
+/// exit signal, but adopted processes have one.
 pub(crate) fn orphans(proc: BorrowedFd<'_>, parent: i32, session: i32, mut each: impl FnMut(Orphan)) {
     numbers_in(proc, |number| {
         if let Some(pid) = Pid::from_raw(number)
@@ -276,8 +278,8 @@ pub(crate) fn own_arguments(proc: BorrowedFd<'_>) -> Option<Range<usize>> {
     Some(start?..end?)
 }
 
-/// Iterates over the fields of a `stat` file from the third on. The second is a name, which can contain
-/// anything.
+/// Iterates over the fields of a `stat` file from the third on. The second field is a name, which can contain
+/// any characters.
 fn stat_fields<'a>(
     proc: BorrowedFd<'_>,
     path: &PathBuffer,
@@ -290,7 +292,8 @@ fn stat_fields<'a>(
     Some(text.get(name_end.checked_add(2)?..)?.split(|byte| *byte == b' '))
 }
 
-/// Returns the pid of this process in the PID namespace of `proc`, which may differ from its own namespace.
+/// Returns the pid of this process in the PID namespace of `proc`, which may differ from the pid in its own
+/// namespace.
 pub(crate) fn own_pid(proc: BorrowedFd<'_>) -> Result<i32, Errno> {
     let mut text = [0; 16];
     let len = readlinkat_raw(proc, c"self", &mut text[..])?;
@@ -304,7 +307,7 @@ pub(crate) fn open_proc() -> Result<OwnedFd, Errno> {
         OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
         Mode::empty(),
     )?;
-    // Any directory could have that name, so its content is checked.
+    // Any directory could have the name of procfs, so the content is checked.
     open_at(proc.as_fd(), &PathBuffer::new(&[], &["self/stat"]))?;
     Ok(proc)
 }
@@ -327,14 +330,14 @@ fn open_at(proc: BorrowedFd<'_>, path: &PathBuffer) -> Result<OwnedFd, Errno> {
     openat(proc, path.as_c_str()?, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// A short path such as `12/task/34/children`, on the stack.
+/// A short path such as `12/task/34/children`, built on the stack.
 struct PathBuffer {
     bytes: [u8; 64],
     len: usize,
 }
 
 impl PathBuffer {
-    /// Joins `words` and `numbers` in turn.
+    /// Joins `words` and `numbers` alternately.
     fn new(numbers: &[i32], words: &[&str]) -> Self {
         let mut path = Self { bytes: [0; 64], len: 0 };
         let mut numbers = numbers.iter();
@@ -464,7 +467,7 @@ mod tests {
         let mut members = [Member { pid: 0, parent: 0 }; 4096];
         let mut tree = Tree::new(proc.as_fd(), child.id().cast_signed(), &mut members);
         let deadline = Instant::now() + Duration::from_secs(20);
-        // So many that it forks again while they are being killed.
+        // The process has so many children that it forks again while they are being killed.
         while tree.find() < 300 {
             assert!(Instant::now() < deadline, "it does not fork");
         }
@@ -479,7 +482,7 @@ mod tests {
             });
             pids
         };
-        // Killed processes may take a moment to disappear; escaped ones stay.
+        // Killed processes may take a moment to disappear. Escaped processes stay.
         let deadline = Instant::now() + Duration::from_secs(5);
         while !sleeping().is_empty() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(5)); // sleep: polls the process table

@@ -1,4 +1,4 @@
-//! The control groups of one tree. They are removed with it.
+//! The control groups of one tree, which are removed with the tree.
 
 use std::fs;
 use std::io;
@@ -11,32 +11,33 @@ use super::cgroup_root::{CgroupRoot, GROUP_PREFIX, OWN_GROUP_NAME, Version, writ
 use super::{Controller, Limits, Unenforceable};
 use crate::spawn::above_stdio;
 
-/// Limit of names to try. A previous process with this program's pid may have left groups of the same name.
+/// Maximum number of group names to try. A previous process with this program's pid may have left groups of
+/// the same name.
 const MAX_NAME_ATTEMPTS: u32 = 1000;
 /// Number of new groups between two searches for stale ones.
 const SWEEP_EVERY: u64 = 64;
-/// Limit of attempts to remove a group. Exiting processes keep a group busy briefly.
+/// Maximum number of attempts to remove a group. Exiting processes keep a group busy briefly.
 const MAX_REMOVAL_ATTEMPTS: u32 = 20;
 const REMOVAL_PAUSE: Duration = Duration::from_millis(10);
 
-/// Groups with limits, in which a tree starts. A drop removes those without processes.
+/// Control groups with limits, in which a tree starts. A drop removes the groups that have no processes.
 #[derive(Debug)]
 pub(crate) struct TreeCgroups {
-    /// One group per hierarchy: one in all with version 2, usually one per controller with version 1.
+    /// One group per hierarchy. Version 2 has one hierarchy in all, version 1 usually one per controller.
     parts: Vec<Cgroup>,
-    /// The group in which the kernel counts killed processes.
+    /// Path of the group in which the kernel counts processes that it killed for lack of memory.
     memory: Option<(PathBuf, Version)>,
 }
 
 #[derive(Debug)]
 struct Cgroup {
     path: PathBuf,
-    /// A process that writes to this file moves into the group.
+    /// File of a group. A process that writes a zero to it moves into the group.
     entry: OwnedFd,
 }
 
 impl TreeCgroups {
-    /// Creates the groups. Without limits there are none.
+    /// Creates the groups for `limits`. Without limits, creates none.
     pub(crate) fn new(limits: &Limits) -> Result<Self, Unenforceable> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let mut group = Self { parts: Vec::new(), memory: None };
@@ -50,7 +51,8 @@ impl TreeCgroups {
     fn add(&mut self, controller: Controller, limit: u64, number: u64) -> Result<(), String> {
         let place = CgroupRoot::find(controller)?;
         place.divide()?;
-        // Two numbers, because with version 1 each controller may have its own hierarchy.
+        // The remainders 0 and 1 both count, because with version 1 the numbers may alternate between two
+        // hierarchies.
         if number % SWEEP_EVERY < 2 {
             remove_stale(&place.path);
         }
@@ -94,7 +96,7 @@ impl TreeCgroups {
     }
 }
 
-/// Returns `true` if a process was killed, or `None` if the kernel does not report it.
+/// Returns `true` if the kernel has killed a process of the group. `None` if the kernel does not report that.
 fn has_kills(text: &str) -> Option<bool> {
     let count = text.lines().find_map(|line| line.strip_prefix("oom_kill "))?;
     count.trim().parse().ok().map(|count: u64| count > 0)
@@ -117,7 +119,7 @@ impl Drop for Cgroup {
     }
 }
 
-/// Creates a group in `parent`. Returns its path and the file to enter it.
+/// Creates a group in `parent`. Returns the group's path and the file by which processes enter the group.
 fn create_cgroup(parent: &Path, number: u64) -> io::Result<(PathBuf, OwnedFd)> {
     for attempt in 0..MAX_NAME_ATTEMPTS {
         let again = if attempt == 0 { String::new() } else { format!("-{attempt}") };
@@ -140,7 +142,7 @@ fn create_cgroup(parent: &Path, number: u64) -> io::Result<(PathBuf, OwnedFd)> {
 }
 
 fn write_limit(path: &Path, controller: Controller, version: Version, limit: u64) -> io::Result<()> {
-    // Without a limit of swap, memory that can be swapped out would not count.
+    // Without a limit of swap, memory that is swapped out would not count.
     let (file, swap) = match (controller, version) {
         (Controller::Pids, _) => ("pids.max", None),
         (Controller::Memory, Version::Two) => ("memory.max", Some(("memory.swap.max", 0))),
@@ -150,7 +152,7 @@ fn write_limit(path: &Path, controller: Controller, version: Version, limit: u64
     };
     write(&path.join(file), &limit.to_string())?;
     match swap.map(|(file, limit)| write(&path.join(file), &limit.to_string())) {
-        // Without swap there is nothing to limit.
+        // A machine without swap lacks this file, and needs no limit.
         Some(Err(error)) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
@@ -201,7 +203,7 @@ mod tests {
     #[test]
     fn only_groups_of_dead_processes_are_removed() {
         let place = tempfile::tempdir().unwrap();
-        // No process can have the highest number.
+        // No process can have the highest pid, so the group is stale.
         let dead = format!("narrows-{}-3", u32::MAX);
         let alive = format!("narrows-{}-3", std::process::id());
         for name in [&*dead, &*alive, "strange"] {

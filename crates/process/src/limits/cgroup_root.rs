@@ -12,7 +12,7 @@ use rustix::process::geteuid;
 
 use super::Controller;
 
-/// Suffix of the name of the child group into which this program moves. The process id precedes it.
+/// Last part of the name of the child group into which this program moves. The process id precedes it.
 pub(super) const OWN_GROUP_NAME: &str = "self";
 pub(super) const GROUP_PREFIX: &str = "narrows-";
 
@@ -28,12 +28,12 @@ pub(super) struct CgroupRoot {
     pub(super) controller: Controller,
     pub(super) version: Version,
     pub(super) path: PathBuf,
-    /// `true` if this is the root of the visible hierarchy.
+    /// `true` if the group is the root of the visible hierarchy.
     pub(super) top: bool,
 }
 
 impl CgroupRoot {
-    /// Finds the group, or returns the reason why there is none.
+    /// Finds the program's group. Returns a reason if there is none.
     pub(super) fn find(controller: Controller) -> Result<Self, String> {
         let read = |file: &str| {
             let text = fs::read(file).map_err(|error| format!("{file}: {error}"))?;
@@ -41,7 +41,7 @@ impl CgroupRoot {
         };
         let (mounts, groups) = (read("/proc/self/mountinfo")?, read("/proc/self/cgroup")?);
         let mut place = Self::locate(controller, &mounts, &groups)?;
-        // This program may already have moved into a child group.
+        // The program may already have moved into a child of its original group.
         let moved = format!("{GROUP_PREFIX}{}-{OWN_GROUP_NAME}", std::process::id());
         if place.path.file_name().is_some_and(|name| *name == *moved) {
             place.path.pop();
@@ -50,7 +50,7 @@ impl CgroupRoot {
         Ok(place)
     }
 
-    /// Combines the kernel's lists of mounts and groups.
+    /// Finds the group from the kernel's lists of mounts and groups.
     fn locate(controller: Controller, mounts: &str, groups: &str) -> Result<Self, String> {
         let mut second = None;
         for mount in mounts.lines().filter_map(Mount::read) {
@@ -69,7 +69,7 @@ impl CgroupRoot {
         mount.cgroup_root(controller, Version::Two, group(groups, str::is_empty))
     }
 
-    /// Checks that groups can probably be created.
+    /// Checks that child groups can probably be created.
     pub(super) fn check(&self) -> Result<(), String> {
         self.check_ownership()?;
         if self.version == Version::Two
@@ -113,8 +113,8 @@ impl CgroupRoot {
         Ok(())
     }
 
-    /// Checks that the group may be divided. Until a group is delegated, it belongs to its manager. The
-    /// manager may count or end the group's processes, and would miss those in children.
+    /// Checks that the group may be divided. A group that is not delegated belongs to a manager, which may
+    /// count or end the group's processes, and would miss those in child groups.
     fn check_ownership(&self) -> Result<(), String> {
         let metadata = fs::metadata(&self.path).map_err(|error| self.explain(&error))?;
         let user = geteuid();
@@ -197,7 +197,7 @@ impl<'a> Mount<'a> {
         Some(Self { root: fields.next()?, point: fields.next()?, kind: rest.next()?, options: rest.nth(1)? })
     }
 
-    /// Returns the path of this process's group below this mount.
+    /// Returns the directory of the process's group below one mount, if the mount shows the group.
     fn cgroup_root(
         &self,
         controller: Controller,
@@ -281,7 +281,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().to_owned();
         let place = CgroupRoot { controller: Controller::Memory, version: Version::One, path, top: false };
-        // Root owns every group, so only ownership by a user proves delegation.
+        // The test runs as root, who owns every group. Only ownership by another user proves delegation.
         match place.check_ownership() {
             Err(why) => assert!(geteuid().is_root() && why.contains("not delegated"), "{why}"),
             Ok(()) => assert!(!geteuid().is_root()),

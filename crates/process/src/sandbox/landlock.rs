@@ -11,28 +11,28 @@ use landlock::{
 
 use crate::SpawnError;
 
-/// Older versions allow truncating a file without the right to write it.
+/// Minimum version of Landlock. With older versions, a file can be truncated without the right to write it.
 pub(crate) const MIN_VERSION: i32 = 3;
 /// First version that can prevent a process from signalling processes outside.
 pub(crate) const SIGNAL_SCOPE_VERSION: i32 = 6;
-/// The newest tested version of the Landlock ABI. Newer kernels are used as if they had this one.
+/// The newest tested version of the Landlock ABI. A newer kernel is used as if it had this version.
 const MAX_TESTED_VERSION: i32 = 7;
 
 /// Harmless devices that programs expect to be writable.
 const WRITABLE_DEVICES: [&str; 5] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
 
 const DEVICE_DIRECTORY: &str = "/dev";
-/// The directory among the devices that holds ordinary files.
+/// The only directory in /dev that holds ordinary files.
 const SHARED_MEMORY: &str = "/dev/shm";
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Readable<'a> {
-    /// All files except devices: a process that reads a terminal would take the terminal's input away.
+    /// All files except devices. A process that could read a terminal would take away the terminal's input.
     Files,
     Below(&'a Path),
 }
 
-/// Builds the ruleset for a kernel of this version, with `writable` paths.
+/// Builds the ruleset for a kernel with this version of Landlock. `writable` paths may be changed.
 pub(crate) fn ruleset<'a>(
     version: i32,
     readable: Readable<'_>,
@@ -40,7 +40,8 @@ pub(crate) fn ruleset<'a>(
     network: bool,
 ) -> Result<OwnedFd, SpawnError> {
     let abi = ABI::from(version.min(MAX_TESTED_VERSION));
-    // The kernel must support every requested restriction; otherwise it would drop some silently.
+    // The kernel must support every requested restriction. Otherwise some restrictions would be dropped
+    // silently.
     let ruleset = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
     let mut ruleset = ruleset.handle_access(AccessFs::from_all(abi)).map_err(refused)?;
     let ports = AccessNet::from_all(abi);
@@ -63,7 +64,7 @@ pub(crate) fn ruleset<'a>(
     let read = AccessFs::from_read(abi);
     match readable {
         Readable::Below(root) => allow(root, read)?,
-        // A rule cannot take back a right that another rule grants, so the root directory gets no rule.
+        // The root directory gets no rule, because a rule cannot take back a right that another rule grants.
         Readable::Files => {
             allow(Path::new("/"), AccessFs::ReadDir.into())?;
             for (path, is_directory) in top_level().map_err(refused)? {
@@ -74,7 +75,7 @@ pub(crate) fn ruleset<'a>(
             }
         }
     }
-    // A device created inside would also work outside.
+    // Creating a device is not allowed, because the device would also work outside of the sandbox.
     let change = AccessFs::from_all(abi) & !(AccessFs::MakeChar | AccessFs::MakeBlock | AccessFs::IoctlDev);
     for path in writable {
         let access = if path.is_dir() { change } else { change & AccessFs::from_file(abi) };
@@ -87,8 +88,8 @@ pub(crate) fn ruleset<'a>(
     Option::<OwnedFd>::from(rules).ok_or_else(|| refused(io::Error::from(io::ErrorKind::Unsupported)))
 }
 
-/// Fails if the opened path contained links: a command of another session may have created one since the
-/// check.
+/// Fails if the opened path contained links. A command of another session may have created a link since the
+/// path was checked.
 fn check_path(opened: &PathFd, path: &Path) -> io::Result<()> {
     let real = std::fs::read_link(format!("/proc/self/fd/{}", opened.as_fd().as_raw_fd()))?;
     if real.as_os_str() == path.as_os_str() {
@@ -97,8 +98,8 @@ fn check_path(opened: &PathFd, path: &Path) -> io::Result<()> {
     Err(io::Error::other(format!("{} contains a symbolic link", path.display())))
 }
 
-/// Returns the entries of the root directory; `true` marks a directory. Links are left out, because they
-/// lead to other entries.
+/// Returns the entries of the root directory. `true` marks a directory. Links are omitted, because they lead
+/// to other entries.
 fn top_level() -> io::Result<Vec<(PathBuf, bool)>> {
     let mut found = vec![(PathBuf::from(SHARED_MEMORY), true)];
     for entry in std::fs::read_dir("/")? {

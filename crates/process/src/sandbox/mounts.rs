@@ -19,13 +19,14 @@ use crate::sys::Arena;
 /// The source of a worker's right to mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Right {
-    /// Root. It then needs no user namespace, in which the files of other users would belong to `nobody`.
+    /// The program is root. It then avoids a user namespace, in which the files of other users would belong
+    /// to `nobody`.
     Own,
-    /// A user namespace, in which every user may mount.
+    /// The worker gets a user namespace, in which every user may mount.
     UserNamespace,
 }
 
-/// The namespaces of a worker besides its mount namespace.
+/// The namespaces that a worker gets in addition to its mount namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Namespaces {
     pub(crate) right: Right,
@@ -33,7 +34,7 @@ pub(crate) struct Namespaces {
 }
 
 impl Namespaces {
-    /// Returns the combinations to try, best first.
+    /// Returns the combinations of namespaces to try, best first.
     pub(crate) fn candidates() -> impl Iterator<Item = Self> {
         let own = capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_ADMIN));
         let rights = own.then_some(Right::Own).into_iter().chain([Right::UserNamespace]);
@@ -44,7 +45,7 @@ impl Namespaces {
     }
 }
 
-/// Directories of procfs that are empty mount points. Covering them hides nothing.
+/// Empty mount points in procfs. A mount on them hides nothing.
 const EMPTY_IN_PROCFS: [&str; 2] = ["/proc/fs/nfsd", "/proc/sys/fs/binfmt_misc"];
 
 /// Returns `true` if no part of procfs is covered or read-only according to `/proc/self/mountinfo`.
@@ -77,7 +78,7 @@ pub(crate) struct Mounts {
 
 #[derive(Debug)]
 enum Shape {
-    /// The whole file system, in which only some paths are writable.
+    /// The whole file system is visible, and only some paths are writable.
     All {
         writable: Vec<CString>,
         pinned: Vec<CString>,
@@ -93,7 +94,8 @@ enum Shape {
 }
 
 impl Mounts {
-    /// Prepares mounts for `writable` paths and the worker's own `scratch`, without `protected` paths.
+    /// Prepares mounts that make `writable` paths and the worker's own `scratch` directory writable, but not
+    /// `protected` paths.
     pub(crate) fn new(
         namespaces: Namespaces,
         writable: &[PathBuf],
@@ -107,7 +109,7 @@ impl Mounts {
             protected_paths::pinned(&sealed, writable).into_iter().map(text).collect::<io::Result<_>>()?;
         let is_inside = |path: &Path| writable.iter().any(|root| path.starts_with(root));
         let shown = writable.iter().map(PathBuf::as_path).chain((!is_inside(scratch)).then_some(scratch));
-        // If the root is writable, no path must become read-only.
+        // If the root directory is writable, everything must stay writable.
         let everything = writable.iter().any(|root| root == Path::new("/"));
         let writable: Vec<CString> =
             if everything { Vec::new() } else { shown.map(text).collect::<io::Result<_>>()? };

@@ -9,25 +9,26 @@ use super::protected_paths::{self, PathEnd};
 use super::secrets::Hidden;
 use crate::SpawnError;
 
-/// A directory or file of this machine, and its path in a sandbox.
+/// A directory or file of this machine, and its path inside a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mount {
-    /// Path outside. It exists, is absolute and contains no links.
+    /// Path outside of the sandbox. The path must exist, be absolute and contain no links.
     pub source: PathBuf,
-    /// Path inside the sandbox. It must not collide with the system's own paths.
+    /// Path inside the sandbox. The path must not collide with the system's own paths.
     pub at: PathBuf,
     pub writable: bool,
 }
 
 impl Mount {
-    /// Creates a mount at the same path.
+    /// Creates a mount whose path inside equals its path outside.
     pub fn here(path: impl Into<PathBuf>, writable: bool) -> Self {
         let path = path.into();
         Self { source: path.clone(), at: path, writable }
     }
 }
 
-/// Directories with programs, libraries and certificates. No homes, temporary files or service data.
+/// Directories with programs, libraries and certificates. They contain no homes, temporary files or service
+/// data.
 const SYSTEM_DIRECTORIES: [&str; 15] = [
     "/bin",
     "/etc",
@@ -46,12 +47,12 @@ const SYSTEM_DIRECTORIES: [&str; 15] = [
     "/var/lib/ca-certificates",
 ];
 
-/// Directories that every view provides itself. Nothing else may be mounted there.
+/// Directories that every private root provides itself. No mount may be at or in them.
 const OWN_DIRECTORIES: [&str; 4] = ["/dev", "/proc", "/sys", "/tmp"];
 
 pub(super) const PRIVATE_HOME: &str = "/tmp/home";
 
-/// A system path on disk.
+/// An entry of the system directories on disk.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum SystemEntry {
     Same(PathBuf),
@@ -69,7 +70,7 @@ pub(crate) fn system() -> Vec<SystemEntry> {
     found.collect()
 }
 
-/// Returns the mounts in the order in which they are made, with the protected paths within them.
+/// Returns the mounts in the order in which they must be made, with read-only mounts for the protected paths.
 pub(crate) fn pieces(mounts: &[Mount], protected: &[PathBuf]) -> Result<Vec<Mount>, SpawnError> {
     let mut pieces: Vec<Mount> = Vec::new();
     for mount in mounts {
@@ -105,7 +106,7 @@ pub(crate) fn pieces(mounts: &[Mount], protected: &[PathBuf]) -> Result<Vec<Moun
     // Outer mounts come before inner ones, because a later mount covers an earlier one.
     pieces.sort_by(|a, b| a.at.cmp(&b.at));
     for (index, piece) in pieces.iter().enumerate() {
-        // A mount within another needs a mount point there.
+        // A mount inside another mount needs a mount point there.
         let outer = pieces[..index].iter().rfind(|outer| piece.at.starts_with(&outer.at));
         let host = match outer {
             Some(outer) => piece.at.strip_prefix(&outer.at).ok().map(|rest| outer.source.join(rest)),
@@ -128,12 +129,13 @@ pub(crate) fn pieces(mounts: &[Mount], protected: &[PathBuf]) -> Result<Vec<Moun
     Ok(pieces)
 }
 
-/// Returns the paths at which `pieces` show a path that must be `hidden`. Removes mounts within them.
+/// Returns the paths inside at which `pieces` show a path that must be `hidden`. Removes mounts that are
+/// inside hidden paths.
 pub(crate) fn hide(pieces: &mut Vec<Mount>, hidden: &[PathBuf]) -> Vec<Hidden> {
     let mut found: Vec<Hidden> = Vec::new();
     let ends = hidden.iter().filter_map(|path| match protected_paths::follow(path).end {
         PathEnd::At(end) => Some(end),
-        // The content of the directory is unknown and may be the hidden path.
+        // The path cannot be followed, so the whole directory is hidden.
         PathEnd::Unknown(directory) => Some(directory),
         PathEnd::Missing(_) => None,
     });
@@ -182,7 +184,7 @@ fn is_system(path: &Path) -> bool {
     SYSTEM_DIRECTORIES.iter().any(|place| path.starts_with(place))
 }
 
-/// Returns `true` if a path of this machine has the same path inside.
+/// Returns `true` if `pieces` show a path of this machine at the same path inside.
 pub(crate) fn shows(pieces: &[Mount], path: &Path) -> bool {
     let innermost = pieces.iter().rfind(|piece| path.starts_with(&piece.at));
     match innermost {
@@ -198,18 +200,18 @@ fn unusable(path: &Path, why: impl Into<String>) -> SpawnError {
 /// Harmless devices that programs expect.
 const SHOWN_DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
 
-/// The root of a view on disk, with a mount point for every mount.
+/// The directory on disk that becomes a worker's root, with a mount point for every mount.
 #[derive(Debug)]
 pub(crate) struct Layout {
     pub(crate) root: PathBuf,
-    /// Writable paths for temporary files, besides the mounts.
+    /// Writable directories for temporary files, in addition to the mounts.
     pub(crate) temporary: [PathBuf; 2],
-    /// The mounts, outer ones first. Their paths are on disk, below the root.
+    /// The mounts, outer ones first. Their targets are on disk, below the root.
     pub(crate) mounts: Vec<Mount>,
 }
 
 impl Layout {
-    /// Creates the root in `scratch`, which must not be used otherwise. `hidden` paths are empty in it.
+    /// Creates the root in `scratch`, an otherwise unused directory. `hidden` paths are empty in the root.
     pub(crate) fn new(scratch: &Path, pieces: &[Mount], hidden: &[Hidden]) -> io::Result<Self> {
         let [root, temp, shm, empty] = ["root", "tmp", "shm", "empty"].map(|name| scratch.join(name));
         let blank = scratch.join("blank");
@@ -240,8 +242,8 @@ impl Layout {
             let (source, at) = (Path::new("/dev").join(name), root.join("dev").join(name));
             if source.exists() {
                 fs::write(&at, "")?;
-                // Read-only: writing to a device does not change its node, but its mode and owner could be
-                // changed.
+                // Devices are mounted read-only. That still allows writing to the device, but not changing
+                // the mode and owner of its file.
                 mounts.push(Mount { source, at, writable: false });
             }
         }
@@ -251,7 +253,7 @@ impl Layout {
             let within =
                 pieces[..index].iter().any(|outer| piece.at.starts_with(&outer.at)) || is_system(&piece.at);
             if !within {
-                // Temporary directories have their own mount.
+                // A mount point below /tmp is created in the private temporary directory.
                 let place = match piece.at.strip_prefix("/tmp") {
                     Ok(rest) => temp.join(rest),
                     Err(_) => inside(&piece.at),
@@ -264,7 +266,7 @@ impl Layout {
             let source = if *is_directory { empty.clone() } else { blank.clone() };
             mounts.push(Mount { source, at: inside(path), writable: false });
         }
-        // Of two mounts at one path the later one is visible, so hidden paths come last.
+        // The later of two mounts at one path is the visible one, so hidden paths come last.
         mounts.sort_by(|a, b| a.at.cmp(&b.at));
         Ok(Self { root, temporary: [temp, shm], mounts })
     }

@@ -9,15 +9,15 @@ use super::{Sandbox, Support};
 use crate::{ExitClass, SpawnError, Spec};
 
 const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
-/// The exit status of the probe's program. No failing launcher exits with it.
+/// Exit status of the probe's program. A launcher that fails does not exit with this status.
 const PROBE_STATUS: i32 = 42;
 
 /// Reason why a sandbox does not work.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ProbeError {
     Lacking(String),
-    /// This machine may support the sandbox, but the test lacked a temporary directory, memory, processes
-    /// or descriptors.
+    /// The sandbox could not be tested, because the test lacked a temporary directory, memory, processes or
+    /// descriptors.
     Untried(String),
 }
 
@@ -84,7 +84,7 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let missing = temp.path().join("missing");
         let support = Support::namespaces_in(&missing).await;
-        // No other mechanism replaces it.
+        // No weaker mechanism replaces the one under test.
         assert!(support.confined().files, "{support}");
         let told = support.to_string();
         assert!(told.contains("cannot make a temporary directory in "), "{told}");

@@ -1,4 +1,4 @@
-//! Decides the treatment of paths in a sandbox, from the current state of the disk.
+//! Decides how a sandbox treats protected paths, from the current state of the disk.
 
 use std::ffi::OsString;
 use std::io;
@@ -6,8 +6,8 @@ use std::path::{Component, Path, PathBuf};
 
 use crate::SpawnError;
 
-/// Returns the writable paths that are not inside another one. Paths inside are not followed, because a
-/// worker may have replaced a directory by a link.
+/// Returns the writable paths that are not inside another writable path. Inner paths are not followed,
+/// because a worker may have replaced a directory by a link.
 pub(crate) fn outermost(places: &[PathBuf]) -> Result<Vec<PathBuf>, SpawnError> {
     let mut kept: Vec<PathBuf> = Vec::new();
     let mut sorted: Vec<&PathBuf> = places.iter().collect();
@@ -17,7 +17,7 @@ pub(crate) fn outermost(places: &[PathBuf]) -> Result<Vec<PathBuf>, SpawnError> 
             continue;
         }
         let unusable = |source| SpawnError::SandboxPlace { path: path.clone(), source };
-        // Compared as text, because a comparison of components ignores `.`.
+        // The paths are compared as text, because comparing components ignores `.`.
         if path.canonicalize().map_err(unusable)?.as_os_str() != path.as_os_str() {
             return Err(unusable(io::Error::other(
                 "its path contains a symbolic link, or is not absolute and normalized",
@@ -48,7 +48,7 @@ pub(crate) fn protected(places: &[PathBuf], writable: &[PathBuf]) -> Result<Vec<
     }
     found.sort();
     found.dedup();
-    // A mount on the root directory does not cover it for processes that are in it.
+    // A mount on the root directory does not cover it for processes that are in it already.
     match found.iter().find(|path| *path == Path::new("/")) {
         Some(root) => Err(SpawnError::SandboxPlace {
             path: root.clone(),
@@ -93,14 +93,14 @@ const MAX_LINKS: usize = 40;
 
 pub(crate) struct Followed {
     pub(crate) end: PathEnd,
-    /// Links on the way, each by a path without links.
+    /// Links that were followed, each by a path without links.
     links: Vec<PathBuf>,
 }
 
-/// The end of a path after following its links.
+/// Result of following all links of a path.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum PathEnd {
-    /// This path, which contains no links.
+    /// The path without links.
     At(PathBuf),
     /// Nothing, or a cycle of links: there is nothing with the next name in this directory.
     Missing(PathBuf),
@@ -118,7 +118,7 @@ pub(crate) fn follow(path: &Path) -> Followed {
 fn follow_to_end(path: &Path, links: &mut Vec<PathBuf>) -> PathEnd {
     let mut at = PathBuf::from("/");
     let Ok(path) = std::path::absolute(path) else { return PathEnd::Unknown(at) };
-    // The remaining components, the next one last.
+    // The components that remain to be followed, the next one last.
     let mut rest = reversed(&path);
     while let Some(name) = rest.pop() {
         if name == ".." {
@@ -157,20 +157,20 @@ fn reversed(path: &Path) -> Vec<OsString> {
     names.collect()
 }
 
-/// Returns `true` if the error means that there is certainly nothing at a path. Every other error means
-/// that the path could not be examined.
+/// Returns `true` if the error means that certainly no file exists at a path. Any other error means that the
+/// path could not be examined.
 pub fn is_missing(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
-/// Returns the directories between a writable path and a protected one. A mount point cannot be moved away,
-/// but a directory around it could be moved and replaced. Directories that are mounted themselves cannot.
+/// Returns the directories between a writable path and a protected one. A mount point cannot be moved, but a
+/// directory that contains it could be moved and replaced, unless the directory is a mount point too.
 pub(crate) fn pinned<'a>(protected: &'a [PathBuf], writable: &[PathBuf]) -> Vec<&'a Path> {
     let mut pinned: Vec<&Path> = Vec::new();
     for place in protected {
         pinned.extend(place.ancestors().skip(1).take_while(|path| is_inside(path, writable)));
     }
-    // Outer directories before inner ones, because a later mount covers an earlier one.
+    // Outer directories come before inner ones, because a later mount covers an earlier one.
     pinned.sort();
     pinned.dedup();
     pinned
@@ -246,7 +246,7 @@ mod tests {
         assert_eq!(pinned(&found, &writable), within(&["a", "a/b"]));
     }
 
-    /// Names that are too long cause an error even for root, who may search every directory.
+    /// A name that is too long causes an error even for root, who may search every directory.
     #[test]
     fn an_unexaminable_path_protects_its_directory() {
         let dir = tempfile::tempdir().unwrap();
@@ -261,7 +261,7 @@ mod tests {
         assert_eq!(sealed(&format!("a/b/{long}/c"), &writable).unwrap(), [root.join("a/b")]);
         assert_eq!(sealed("link", &writable).unwrap(), [root.join("a")]);
         assert_eq!(sealed(&long, &writable).unwrap(), writable);
-        // The link may lead to the root, so all of the root is protected.
+        // The link may lead to the root directory, so all of it is protected.
         assert_eq!(sealed("out", &writable).unwrap(), writable);
         assert_eq!(sealed(&format!("../{long}"), &[top.join("other")]).unwrap(), [top.join("other")]);
         let everything = [PathBuf::from("/")];

@@ -18,19 +18,19 @@ use rustix::fs::{
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-/// Limit of names to try. Collisions, and removal by another process before the directory is locked, are
-/// rare.
+/// Maximum number of names to try. A name may be taken, or another process may remove the directory before it
+/// is locked, but both are rare.
 const MAX_NAME_ATTEMPTS: u32 = 16;
-/// Limit of directory entries handled at once, because the tree may have created any number.
+/// Maximum number of directory entries handled at once, because the tree may have created any number.
 const MAX_ENTRIES_PER_ROUND: usize = 4096;
-/// Limit of rounds without progress. After that the rest stays.
+/// Maximum number of rounds that remove no entry. After that, the remaining entries stay.
 const MAX_IDLE_ROUNDS: u32 = 16;
 
 /// Number of new directories between two searches for stale ones.
 const SWEEP_EVERY: u64 = 64;
 const NAME_PREFIX: &str = "narrows-";
 
-/// A directory for one tree. A drop removes it with its content.
+/// A temporary directory for one tree. A drop removes the directory with its content.
 #[derive(Debug)]
 pub(crate) struct Scratch {
     path: PathBuf,
@@ -38,8 +38,8 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    /// Creates a directory in `parent`, for this user only. Its name is random, because another user could
-    /// occupy predictable names.
+    /// Creates a directory in `parent` that only this user can access. The name is random, because another
+    /// user could occupy predictable names.
     pub(crate) fn new(parent: &Path) -> io::Result<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let parent = parent.canonicalize()?;
@@ -55,7 +55,7 @@ impl Scratch {
                 Err(Errno::EXIST) => continue,
                 Err(errno) => return Err(errno.into()),
             }
-            // Another process may have removed the directory as stale before it was locked.
+            // Locking fails if another process has removed the new directory as stale.
             if let Some(directory) = lock(&path) {
                 return Ok(Self { path, directory });
             }
@@ -117,7 +117,7 @@ fn is_ours(name: &str) -> bool {
     numbers.is_some_and(|(process, number)| is_number(process) && is_number(number))
 }
 
-/// Opens and locks a directory of this user, unless it is locked elsewhere or gone.
+/// Opens and locks a directory of this user. Returns `None` if another process has locked or removed it.
 fn lock(path: &Path) -> Option<OwnedFd> {
     let directory = open_directory(CWD, path).ok()?;
     flock(&directory, FlockOperation::NonBlockingLockExclusive).ok()?;
@@ -131,8 +131,8 @@ fn open_directory(at: impl AsFd, name: impl rustix::path::Arg) -> Result<OwnedFd
 }
 
 /// Empties a directory without recursion, because the tree may have created any depth. Nested directories
-/// move up until they are empty, so a few descriptors suffice. Entries that cannot be removed do not
-/// prevent the removal of others, because another process may replace entries meanwhile.
+/// move up until they are empty, so a few descriptors suffice. An entry that cannot be removed does not
+/// prevent the removal of others, because other processes may replace entries meanwhile.
 fn clear(top: BorrowedFd<'_>) -> Result<(), Errno> {
     let mut cleaner = Cleaner { top, moved: 0, removed: 0 };
     let mut idle_rounds = 0;
@@ -153,13 +153,13 @@ fn clear(top: BorrowedFd<'_>) -> Result<(), Errno> {
 
 struct Cleaner<'a> {
     top: BorrowedFd<'a>,
-    /// Number of directories moved to `top`; used for their names.
+    /// Number of directories that were moved to `top`, from which their new names are made.
     moved: u64,
     removed: u64,
 }
 
 impl Cleaner<'_> {
-    /// Removes an entry of `top`. If it is a directory, removes its content; nested directories move to
+    /// Removes an entry of `top`. The content of a directory is removed first, and directories in it move to
     /// `top`.
     fn remove_entry(&mut self, name: &CString) -> Result<(), Errno> {
         if self.remove_file(self.top, name)? {
@@ -173,7 +173,7 @@ impl Cleaner<'_> {
         }
         match unlinkat(self.top, name, AtFlags::REMOVEDIR) {
             Ok(()) => self.removed += 1,
-            // The next round removes the rest.
+            // The entries that are left are removed in the next round.
             Err(Errno::NOTEMPTY | Errno::NOENT) => {}
             Err(errno) => return Err(errno),
         }
@@ -185,12 +185,12 @@ impl Cleaner<'_> {
         if self.remove_file(directory, name)? {
             return Ok(());
         }
-        // A directory must be writable to be moved, because its `..` changes.
+        // A directory must be writable to be moved, because moving changes its entry `..`.
         _ = open_whatever_its_mode(directory, name);
         loop {
             self.moved += 1;
             match renameat(directory, name, self.top, format!("{}.narrows", self.moved)) {
-                // The name is taken. An empty directory of that name would have been replaced.
+                // The new name is taken. (An empty directory with that name would have been replaced.)
                 Err(Errno::EXIST | Errno::NOTEMPTY | Errno::NOTDIR | Errno::ISDIR) => {}
                 Ok(()) | Err(Errno::NOENT) => return Ok(()),
                 Err(errno) => {
@@ -227,8 +227,8 @@ fn names(directory: BorrowedFd<'_>) -> Result<Vec<CString>, Errno> {
     Ok(names)
 }
 
-/// Opens a directory and gives this user all rights to it: without search and write permission its entries
-/// cannot be removed. Does not follow links, because another process may have created one there.
+/// Opens a directory, and gives the user all rights to it, without which its entries could not be removed.
+/// Does not follow links, because another process may have replaced the directory by one.
 fn open_whatever_its_mode(at: BorrowedFd<'_>, name: &CString) -> Result<OwnedFd, Errno> {
     match open_directory(at, name) {
         Ok(directory) => {
@@ -239,7 +239,7 @@ fn open_whatever_its_mode(at: BorrowedFd<'_>, name: &CString) -> Result<OwnedFd,
         Err(errno) => return Err(errno),
     }
     // The directory cannot be opened for reading. `fchmod` does not accept a path-only descriptor, but the
-    // descriptor's name in procfs leads to the opened directory.
+    // descriptor's entry in procfs leads to the opened directory.
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let found = openat(at, name, flags, Mode::empty())?;
     let path = format!("/proc/self/fd/{}", found.as_raw_fd());
@@ -297,7 +297,7 @@ mod tests {
         drop(held);
         remove_stale(parent.path());
         assert!(!used.exists());
-        // A directory in use by this process counts as in use for all.
+        // A directory in use by this process counts as in use for all processes.
         let scratch = Scratch::new(parent.path()).unwrap();
         remove_stale(parent.path());
         assert!(scratch.path().exists());
@@ -364,7 +364,7 @@ mod tests {
         let parent = tempfile::tempdir().unwrap();
         let scratch = Scratch::new(parent.path()).unwrap();
         let top = scratch.path().to_owned();
-        // Deeper than a path can be long and descriptors can be open.
+        // The nesting is deeper than a path can be long or descriptors can be open.
         let mut at = open_directory(CWD, &top).unwrap();
         for _ in 0..1500 {
             mkdirat(&at, "deeper", Mode::RWXU).unwrap();

@@ -15,7 +15,7 @@ const MAX_DEPTH: usize = 12;
 
 const MAX_NAMES: usize = 100_000;
 
-/// Limit of paths that are hidden one by one.
+/// Maximum number of paths that are hidden one by one.
 const MAX_HIDDEN_PATHS: usize = 64;
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -24,10 +24,11 @@ pub(crate) struct Hidden {
     pub(crate) is_directory: bool,
 }
 
-/// Returns the paths that only root can read. For other users there is nothing to hide.
+/// Returns the paths that only root can read. For a user other than root, returns none, because the user
+/// cannot read them anyway.
 ///
 /// # Errors
-/// If there is too much to hide.
+/// Returns an error if there are too many such paths.
 pub(crate) fn hidden() -> io::Result<Vec<Hidden>> {
     if geteuid().is_root() {
         find_hidden(Path::new(SETTINGS_DIRECTORY), MAX_HIDDEN_PATHS)
@@ -39,7 +40,8 @@ pub(crate) fn hidden() -> io::Result<Vec<Hidden>> {
 fn find_hidden(top: &Path, most: usize) -> io::Result<Vec<Hidden>> {
     let mut found = find_unreadable(top)?;
     if found.len() > most {
-        // A single file in a directory is hidden alone; for several, the directory is hidden.
+        // If only one file of a directory must be hidden, the file is hidden. If several must be, the whole
+        // directory is.
         for hidden in &mut found {
             if let Some(above) = hidden.path.parent().filter(|above| *above != top) {
                 *hidden = Hidden { path: above.to_owned(), is_directory: true };

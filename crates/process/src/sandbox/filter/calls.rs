@@ -3,35 +3,37 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rule {
     Refused,
-    /// Refused with `ENOSYS`, for calls that programs can do without.
+    /// The call fails with `ENOSYS`, as if the kernel did not have it. For calls that programs can do
+    /// without.
     Absent,
-    /// `socket`: decided by family, and for netlink by protocol.
+    /// The rule for `socket`, which decides by the socket's family, and for netlink by the protocol.
     Socket,
-    /// `socketpair`: only unix pairs that cannot be connected to other sockets.
+    /// The rule for `socketpair`: only unix pairs that cannot be connected to other sockets are allowed.
     Pair,
-    /// The first argument is a process id; only the caller's own process (`0`) is accepted.
+    /// The first argument of the call is a process id. Only `0`, the caller's own process, is allowed.
     OwnProcess,
-    /// The first argument is the kind of the second; only this kind is accepted, with the caller's own id
-    /// (`0`).
+    /// The second argument of the call is an id, and the first is its kind. Only this kind of id with the
+    /// value `0`, the caller itself, is allowed.
     OwnOf(u32),
-    /// The second argument is a command; these are refused.
+    /// The second argument of the call is a command. The listed commands are refused.
     Commands(&'static [u32]),
-    /// `ioctl`: decided by the command.
+    /// The rule for `ioctl`, which decides by the command.
     Ioctl,
-    /// Changes extended attributes, which include access control lists, or file flags.
+    /// The call changes file flags or extended attributes, which include access control lists.
     Attributes,
-    /// The argument with this index is a file mode; modes that run a program as its owner or group are
-    /// refused.
+    /// The argument of the call with this index is a file mode. Modes that make a program run as its owner or
+    /// group are refused.
     Mode(usize),
-    /// A file mode as for [`Rule::Mode`], in a call that uses it only if the preceding flags create a file.
+    /// Like [`Rule::Mode`], for a call that uses the mode only if the flags in the argument before it create
+    /// a file.
     ModeIfCreated(usize),
-    /// System V IPC, if the tree has no IPC namespace.
+    /// The call belongs to System V IPC, and is refused if the tree has no IPC namespace.
     SystemV,
-    /// The first argument has flags; a new user namespace is refused.
+    /// The first argument of the call has flags. Creating a user namespace is refused.
     Namespaces,
 }
 
-/// The numbers of a call: x86_64, i386, aarch64 and riscv64, 32-bit ARM.
+/// The numbers of one system call, by architecture: x86_64, i386, aarch64 and riscv64, 32-bit ARM.
 type Numbers = [Option<u32>; 4];
 
 const fn all(number: u32) -> Numbers {
@@ -42,24 +44,24 @@ const fn on(x86_64: u32, i386: u32, generic: u32, arm: u32) -> Numbers {
     [Some(x86_64), Some(i386), Some(generic), Some(arm)]
 }
 
-/// Numbers of a call that only 32-bit programs have.
+/// Returns the numbers of a system call that exists only for 32-bit programs.
 const fn on_32_bit(i386: u32, arm: u32) -> Numbers {
     [None, Some(i386), None, Some(arm)]
 }
 
-/// Numbers of a call that newer processors lack.
+/// Returns the numbers of a system call that newer architectures lack.
 const fn on_old(x86_64: u32, i386: u32, arm: u32) -> Numbers {
     [Some(x86_64), Some(i386), None, Some(arm)]
 }
 
-/// Command that inserts input into a terminal.
+/// `ioctl` command that inserts input into a terminal.
 const TIOCSTI: u32 = 0x5412;
-/// Command that controls the console's selection buffer, which can be pasted.
+/// `ioctl` command that controls the console's selection buffer, which can be pasted as input.
 const TIOCLINUX: u32 = 0x541c;
-/// Commands of `ioctl` that are always refused.
+/// `ioctl` commands that are always refused.
 pub(crate) const TERMINAL_COMMANDS: &[u32] = &[TIOCSTI, TIOCLINUX];
-/// Commands of `ioctl` that change a file or directory that is open for reading only. Landlock does not
-/// cover them. If there are two numbers, the second one is for 32-bit programs.
+/// `ioctl` commands that change a file or directory that is open only for reading. Landlock does not cover
+/// them. If a command has two numbers, the second one is for 32-bit programs.
 pub(crate) const FILE_COMMANDS: &[u32] = &[
     // FS_IOC_SETFLAGS
     0x4008_6602,
@@ -89,7 +91,13 @@ pub(crate) const FILE_COMMANDS: &[u32] = &[
 const PRIORITY_OF_PROCESS: u32 = 0;
 const IO_PRIORITY_OF_PROCESS: u32 = 1;
 
-/// All calls that are not simply allowed.
+/// The system calls that are restricted; all other calls are allowed.
+///
+/// Calls that the kernel guards like `ptrace` (`process_vm_readv`, `kcmp` and others) are not listed:
+/// Landlock lets a process trace only within its own sandbox.
+///
+/// Signals are not listed either, because a filter cannot know the owner of a process id. Landlock prevents
+/// signals to the outside since version 6, and in a PID namespace other processes have no id.
 ///
 /// Calls that the kernel guards like `ptrace` (`process_vm_readv`, `kcmp` and others) are not listed:
 /// Landlock lets a process trace only within its own sandbox.
@@ -99,9 +107,9 @@ const IO_PRIORITY_OF_PROCESS: u32 = 1;
 const RULES: &[(Rule, Numbers)] = &[
     (Rule::Socket, on(41, 359, 198, 281)),
     (Rule::Pair, on(53, 360, 199, 288)),
-    // socketcall: every socket call, with its arguments in memory.
+    // socketcall: stands for every socket call. Its arguments are in memory, where a filter cannot read them.
     (Rule::Refused, on_32_bit(102, 102)),
-    // io_uring_setup: a ring creates sockets without the call.
+    // io_uring_setup: a ring can create sockets without the call `socket`.
     (Rule::Absent, all(425)),
     // prlimit64
     (Rule::OwnProcess, on(302, 340, 261, 369)),
@@ -114,8 +122,7 @@ const RULES: &[(Rule, Numbers)] = &[
     (Rule::OwnProcess, on(256, 294, 238, 400)),
     (Rule::OwnProcess, on(279, 317, 239, 344)),
     (Rule::OwnProcess, on(274, 312, 100, 339)),
-    // setpriority, ioprio_set: the guardian may be in the caller's process group, and all its processes
-    // belong to its user.
+    // setpriority, ioprio_set: the other kinds of id, a process group and a user, may include the guardian.
     (Rule::OwnOf(PRIORITY_OF_PROCESS), on(141, 97, 140, 97)),
     (Rule::OwnOf(IO_PRIORITY_OF_PROCESS), on(251, 289, 30, 314)),
     // process_madvise, process_mrelease, pidfd_getfd
@@ -126,11 +133,11 @@ const RULES: &[(Rule, Numbers)] = &[
     (Rule::Refused, on(298, 336, 241, 364)),
     (Rule::Refused, on(321, 357, 280, 386)),
     (Rule::Refused, on(308, 346, 268, 375)),
-    // clone, unshare: in a user namespace a program has every capability, which opens more of the kernel to
-    // it.
+    // clone, unshare: in a user namespace a program has every capability, and so reaches more of the kernel.
     (Rule::Namespaces, on(56, 120, 220, 120)),
     (Rule::Namespaces, on(272, 310, 97, 337)),
-    // clone3: its flags are in memory. The C library then uses clone.
+    // clone3: its flags are in memory, where a filter cannot read them. Without clone3, the C library uses
+    // clone.
     (Rule::Absent, all(435)),
     // fanotify_init, open_by_handle_at, quotactl, quotactl_fd
     (Rule::Refused, on(300, 338, 262, 367)),
@@ -139,7 +146,7 @@ const RULES: &[(Rule, Numbers)] = &[
     (Rule::Refused, all(443)),
     // userfaultfd
     (Rule::Absent, on(323, 374, 282, 388)),
-    // add_key, request_key, keyctl: the session's keyring is inherited.
+    // add_key, request_key, keyctl: the worker inherits the keyring of the session.
     (Rule::Absent, on(248, 286, 217, 309)),
     (Rule::Absent, on(249, 287, 218, 310)),
     (Rule::Absent, on(250, 288, 219, 311)),
@@ -180,7 +187,7 @@ const RULES: &[(Rule, Numbers)] = &[
     (Rule::Mode(2), on(259, 297, 33, 324)),
     (Rule::ModeIfCreated(2), on_old(2, 5, 5)),
     (Rule::ModeIfCreated(3), on(257, 295, 56, 322)),
-    // openat2: its mode is in memory.
+    // openat2: its mode is in memory, where a filter cannot read it.
     (Rule::Absent, all(437)),
     // shmget, shmat, shmctl
     (Rule::SystemV, on(29, 395, 194, 307)),
@@ -197,21 +204,21 @@ const RULES: &[(Rule, Numbers)] = &[
     (Rule::SystemV, on(69, 400, 189, 301)),
     (Rule::SystemV, on(70, 401, 188, 302)),
     (Rule::SystemV, on(71, 402, 187, 304)),
-    // ipc: all System V calls in one call.
+    // ipc: stands for all System V calls.
     (Rule::SystemV, on_32_bit(117, 117)),
 ];
 
-/// The system call numbers of one kind of program. A processor may support two kinds.
+/// The numbers of the restricted calls for one kind of program. A processor may support two kinds.
 pub(crate) struct Calls {
     pub(crate) arch: u32,
-    /// Column of the numbers in the rules.
+    /// Column of the table of rules with the numbers of this kind of program.
     column: usize,
-    /// Numbers from here on belong to another kind of program.
+    /// Lowest call number that belongs to another kind of program.
     pub(crate) foreign_from: Option<u32>,
 }
 
 impl Calls {
-    /// Returns the rules for this kind of program, by number.
+    /// Returns the rules for this kind of program, each with its call number.
     pub(crate) fn rules(&self) -> impl Iterator<Item = (u32, Rule)> {
         RULES.iter().filter_map(|(rule, numbers)| Some(((*numbers.get(self.column)?)?, *rule)))
     }
