@@ -123,9 +123,6 @@ impl Meter {
     ///
     /// Before the first turn, the update is the previous state of a resumed session. Between turns, it is a
     /// late report of the previous turn and counts for the next turn, so that the sum stays right.
-    ///
-    /// Before the first turn, it is the previous state of a resumed session. Between turns, it is a late
-    /// report of the previous turn and counts for the next one, so that the sum stays right.
     pub(crate) fn update(&mut self, update: &Value) {
         let Value::Object(fields) = update else { return };
         if let Some(used) = number(fields, &["used"]) {

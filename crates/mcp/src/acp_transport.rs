@@ -19,7 +19,7 @@ use tokio::task::AbortHandle;
 
 use crate::bridge::{Bridge, BridgeError};
 
-/// Most answers and notifications that are queued for rmcp.
+/// Maximum number of answers and notifications that are queued for rmcp.
 const INBOX_MESSAGES: usize = 64;
 
 pub(crate) struct AcpTransport {
@@ -29,10 +29,10 @@ pub(crate) struct AcpTransport {
     pending: PendingRequests,
 }
 
-/// Unanswered requests of an [`AcpTransport`], to route notifications to them.
+/// Unanswered requests of an [`AcpTransport`], to which notifications are routed.
 #[derive(Debug, Clone)]
 pub(crate) struct PendingRequests {
-    /// Prefix of request ids: separates this session from others on the same connection.
+    /// Prefix of request ids, which distinguishes this session from others on the same connection.
     prefix: String,
     open: Arc<Mutex<HashMap<RequestId, AbortHandle>>>,
     deliver: mpsc::Sender<ServerJsonRpcMessage>,
@@ -45,7 +45,8 @@ impl PendingRequests {
         let message = json!({"jsonrpc": "2.0", "method": method, "params": params});
         match serde_json::from_value(message) {
             Ok(message @ JsonRpcMessage::Notification(_)) if known => {
-                // A full queue loses notifications: they must not delay the client's messages.
+                // If the queue is full, the notification is dropped, because waiting would delay all messages
+                // of the client.
                 _ = self.deliver.try_send(message);
             }
             _ => tracing::debug!(request, method, "notification for an unknown request"),
@@ -115,7 +116,7 @@ impl Transport<RoleClient> for AcpTransport {
                 let message = serde_json::to_value(&item).unwrap_or_default();
                 self.send_request(request.id.clone(), message);
             }
-            // Dropping the answer tells the bridge to cancel.
+            // Dropping the future of the answer makes the bridge cancel the request.
             JsonRpcMessage::Notification(notification) => {
                 if let ClientNotification::CancelledNotification(cancelled) = &notification.notification
                     && let Some(id) = &cancelled.params.request_id
@@ -124,7 +125,7 @@ impl Transport<RoleClient> for AcpTransport {
                     task.abort();
                 }
             }
-            // A server behind a bridge sends no requests, so there is nothing to answer.
+            // A server behind a bridge sends no requests that could be answered.
             JsonRpcMessage::Response(_) | JsonRpcMessage::Error(_) => {}
         }
         std::future::ready(Ok(()))
@@ -140,8 +141,8 @@ impl Transport<RoleClient> for AcpTransport {
     }
 }
 
-/// Returns the server's answer inside the bridge's answer. If it has both a result and an error, the result
-/// counts.
+/// Returns the server's answer inside the bridge's answer. If the answer has both a result and an error, the
+/// result counts.
 fn parse_answer(answer: Result<Value, BridgeError>, id: RequestId) -> ServerJsonRpcMessage {
     let error = match answer {
         Err(BridgeError { code, message }) => error_data(code, message, None),

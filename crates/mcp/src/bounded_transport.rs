@@ -1,4 +1,4 @@
-//! Limits that rmcp does not have, around any transport, and the delivery of progress to callers.
+//! Adds limits that rmcp lacks to any transport, and delivers progress to callers.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,10 +17,11 @@ use crate::CallProgress;
 use crate::text::clipped;
 use crate::verbatim::{KeepVerbatim, Verbatim};
 
-/// Most answers to a server's own requests that may be queued. rmcp has no such limit, so a server that sends
-/// requests without reading would fill the memory. At the limit, reading from the server pauses.
+/// Maximum number of queued answers to requests of the server. At the limit, reading from the server pauses.
+/// rmcp has no such limit, so a server that sends requests without reading could fill the memory.
 const MAX_PENDING_ANSWERS: usize = 64;
-/// Most progress updates queued for a slow caller. Further ones are dropped, because they are soon outdated.
+/// Maximum number of progress updates queued for a slow caller. Further updates are dropped, because progress
+/// is soon outdated.
 const MAX_QUEUED_PROGRESS: usize = 32;
 const MAX_PROGRESS_CHARS: usize = 1000;
 
@@ -30,13 +31,13 @@ pub(crate) struct ServerEvents {
     closed: watch::Sender<bool>,
     progress_senders: Mutex<HashMap<ProgressToken, mpsc::Sender<CallProgress>>>,
     pub(crate) changed: Notify,
-    /// Requests whose results are passed on unchanged.
+    /// Requests whose results are returned without changes.
     pub(crate) verbatim: Verbatim,
 }
 
 impl ServerEvents {
     pub(crate) async fn closed(&self) {
-        // Cannot fail: `self` holds the sender.
+        // Waiting cannot fail, because `self` holds the sender.
         _ = self.closed.subscribe().wait_for(|closed| *closed).await;
     }
 
@@ -59,8 +60,8 @@ fn call_progress(params: &ProgressNotificationParam) -> CallProgress {
     CallProgress { progress: params.progress, total: params.total, message }
 }
 
-/// Extension of a request that receives the request's progress. It travels with the request, so that no
-/// progress arrives before it is registered.
+/// Channel for the progress of a request, attached to the request itself. So no progress arrives before the
+/// channel is registered.
 #[derive(Debug, Clone)]
 pub(crate) struct ProgressSender(mpsc::Sender<CallProgress>);
 
@@ -71,7 +72,7 @@ impl ProgressSender {
     }
 }
 
-/// A transport with limits. It handles notifications itself: rmcp would start a task for each.
+/// A transport with limits. Handles notifications itself, because rmcp would start a task for each.
 pub(crate) struct BoundedTransport<T> {
     inner: T,
     events: Arc<ServerEvents>,
@@ -84,7 +85,7 @@ struct PendingAnswers {
     written: Notify,
 }
 
-/// One answer in the queue; dropping it frees its place.
+/// A queued answer to a request of the server. Dropping it frees its place in the queue.
 struct PendingAnswer(Arc<PendingAnswers>);
 
 impl PendingAnswer {
@@ -143,7 +144,7 @@ impl<T: Transport<RoleClient> + 'static> Transport<RoleClient> for BoundedTransp
 
     async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleClient>> {
         loop {
-            // A server that floods must not keep this thread from other tasks.
+            // A server that sends messages without pause must not keep other tasks from running.
             tokio::task::consume_budget().await;
             while self.answers.count.load(Ordering::Acquire) >= MAX_PENDING_ANSWERS {
                 self.answers.written.notified().await;
@@ -156,7 +157,7 @@ impl<T: Transport<RoleClient> + 'static> Transport<RoleClient> for BoundedTransp
             match &notification.notification {
                 ServerNotification::ProgressNotification(progress) => self.events.progress(&progress.params),
                 ServerNotification::ToolListChangedNotification(_) => self.events.changed.notify_one(),
-                // rmcp needs it to cancel its work on the server's request.
+                // rmcp needs a cancellation to end its work on the server's request.
                 ServerNotification::CancelledNotification(_) => return Some(message),
                 _ => {}
             }
@@ -213,7 +214,7 @@ mod tests {
         assert_eq!(std::iter::from_fn(|| updates.try_recv().ok()).count(), MAX_QUEUED_PROGRESS);
     }
 
-    /// More requests than fit before the limit for answers is reached.
+    /// Number of requests that exceeds the limit for queued answers.
     const ENOUGH: usize = 10_000;
 
     /// A server that sends requests without end and reads no answer.
@@ -233,7 +234,7 @@ mod tests {
 
         async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleClient>> {
             let id = self.asked.fetch_add(1, Ordering::SeqCst);
-            // Without the limit the test would never end.
+            // If the limit did not exist, the test would never end.
             if id > ENOUGH {
                 return None;
             }

@@ -9,18 +9,18 @@ pub type BridgeFuture = Pin<Box<dyn Future<Output = Result<Value, BridgeError>> 
 
 /// Carries MCP requests to the ACP client.
 pub trait Bridge: Send + Sync + 'static {
-    /// Sends the request `mcp/message` with these members as `serverId`, `requestId`, `method` and `params`.
-    /// Returns its result unchanged: an object with `result` or `error`, which the caller parses.
+    /// Sends the request `mcp/message` with the arguments as its `serverId`, `requestId`, `method` and
+    /// `params`. Returns the result unchanged: an object with `result` or `error`, which the caller parses.
     ///
     /// `request` is unique per message. Dropping the future must cancel the request.
     fn message(&self, server: String, request: String, method: String, params: Value) -> BridgeFuture;
 }
 
-/// A message did not reach the server, or its answer did not come back.
+/// Error: a message did not reach the server, or the server's answer did not come back.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message} ({code})")]
 pub struct BridgeError {
-    /// JSON-RPC code of the outer answer.
+    /// JSON-RPC error code of the answer to `mcp/message`.
     pub code: i64,
     pub message: String,
 }

@@ -19,7 +19,7 @@ use crate::server_entry::ServerEntry;
 use crate::text::one_line;
 use crate::{CallError, CallOutcome, CallProgress, Options, Server, outcome};
 
-/// Time to wait for the reason of a lost connection.
+/// Time to wait for the reason why a connection was lost.
 const LOSS_REASON_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub(crate) async fn call(
@@ -61,7 +61,7 @@ pub(crate) async fn send_request(
     let cancel = CancelOnDrop::new(&handle);
     let mut end = pin!(sleep_until(deadline));
     let answer = loop {
-        // The deadline first: a server that sends much progress must not delay it.
+        // The deadline is polled first, because a server that sends much progress must not delay it.
         tokio::select! {
             biased;
             () = &mut end => return Err(timed_out()),
@@ -87,13 +87,13 @@ async fn to_call_error(entry: &ServerEntry, error: &ServiceError) -> CallError {
     }
 }
 
-/// Returns the wait for the server's exit reason. Zero over HTTP: there a lost call does not mean that the
-/// server has gone.
+/// Returns the time to wait for the server's exit reason. Zero over HTTP, where a lost call does not mean
+/// that the server has ended.
 fn reason_timeout(server: &Server) -> Duration {
     if matches!(server, Server::Http { .. }) { Duration::ZERO } else { LOSS_REASON_TIMEOUT }
 }
 
-/// A call in progress at the server. Dropping this cancels it there.
+/// A call in progress. Dropping the guard cancels the call at the server.
 struct CancelOnDrop {
     peer: Peer<RoleClient>,
     id: Option<RequestId>,
@@ -115,8 +115,8 @@ impl Drop for CancelOnDrop {
         let params = CancelledNotificationParam::new(Some(id), Some("the caller no longer waits".to_owned()));
         let notification = CancelledNotification::new(params);
         let mut send = pin!(self.peer.send_notification(notification.into()));
-        // One poll queues the cancellation in rmcp. If the queue is full, the server does not read, and would
-        // not read the cancellation either.
+        // A single poll queues the cancellation in rmcp. If rmcp's queue is full, the server is not reading,
+        // and would not read a cancellation either.
         _ = send.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     }
 }

@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-/// Progress of a request. The message is one line of bounded length.
+/// Progress of a call, as reported by the server. The message is one line of bounded length.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CallProgress {
     pub progress: f64,
-    /// Steps in total, if known.
+    /// Total number of steps, if known.
     pub total: Option<f64>,
     pub message: Option<String>,
 }

@@ -11,15 +11,15 @@ use narrows_process::{Limits, Sandbox};
 /// Serves the network access of a sandbox until it is dropped.
 pub type EgressGuard = Box<dyn Any + Send + Sync>;
 
-/// Sandbox and limits of each process, and its network access.
+/// Sandbox, limits and network access of the processes of stdio servers.
 #[derive(Clone)]
 pub struct Confinement {
     pub sandbox: Sandbox,
     pub limits: Limits,
-    /// Processor time of each process.
+    /// Maximum processor time of each process.
     pub processor: Option<Duration>,
-    /// Called with the listener of a process that has its own network. The returned guard is dropped with the
-    /// process.
+    /// Called with the listener of a process that has its own network. The returned guard is dropped when the
+    /// process ends.
     pub open_egress: Arc<dyn Fn(TcpListener) -> Option<EgressGuard> + Send + Sync>,
 }
 

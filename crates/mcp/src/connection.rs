@@ -23,15 +23,15 @@ use crate::tool::{Tool, ToolList};
 use crate::verbatim::Verbatim;
 use crate::{Confinement, EgressGuard, Options, Server, http};
 
-/// Most pages of tools that are requested.
+/// Maximum number of pages of tools that are requested.
 const MAX_PAGES: usize = 64;
-/// Most lines of stderr that explain the end of a process.
+/// Maximum number of stderr lines that explain the end of a process.
 const MAX_STDERR_LINES: usize = 5;
-/// Most characters of these lines, counted from the end: the last lines say most.
+/// Maximum number of characters of stderr that explain the end of a process. The last characters are kept.
 const MAX_STDERR_CHARS: usize = 400;
 /// Time for a process that has closed its stdout to exit.
 const EXIT_REASON_TIMEOUT: Duration = Duration::from_millis(500);
-/// Time for rmcp to close a connection: over HTTP it sends a request to end the session.
+/// Time for rmcp to close a connection. Over HTTP, rmcp sends a request to end the session.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Debug, thiserror::Error)]
@@ -44,7 +44,7 @@ pub(crate) enum StartError {
     Initialize(Box<ClientInitializeError>),
     #[error("the client does not support MCP over ACP")]
     NoBridge,
-    #[error("listing its tools failed: {}", service_error_text(.0))]
+    #[error("listing the server's tools failed: {}", service_error_text(.0))]
     List(ServiceError),
 }
 
@@ -52,7 +52,7 @@ pub(crate) struct Connection {
     pub(crate) peer: Peer<RoleClient>,
     pub(crate) events: Arc<ServerEvents>,
     running: RunningService<RoleClient, McpClient>,
-    /// Keeps a subscription to changes open.
+    /// Guard that keeps the subscription to tool changes open.
     _subscription: Option<RequestHandle<RoleClient>>,
 }
 
@@ -60,7 +60,7 @@ pub(crate) struct Process {
     child: Child,
     stdin: Stdin,
     stray: StrayOutput,
-    /// Serves the process's network access as long as this exists.
+    /// Guard that serves the network access of the process until it is dropped.
     _egress: Option<EgressGuard>,
 }
 
@@ -78,7 +78,7 @@ impl McpClient {
     }
 }
 
-/// The default methods of the trait refuse sampling and decline elicitation.
+/// The default methods of this trait refuse sampling and decline elicitation.
 impl ClientHandler for McpClient {
     #[expect(deprecated, reason = "servers ask for roots as long as there are old ones")]
     async fn list_roots(
@@ -138,8 +138,8 @@ impl Process {
         }
     }
 
-    /// Adds the last lines of stderr to `reason`. Adds the process's exit status only if the server
-    /// `disconnected`: otherwise the process exits because it is stopped.
+    /// Adds the last lines of stderr to `reason`. Adds the exit status only if the server has `disconnected`:
+    /// otherwise the process exits because it is being stopped.
     pub(crate) async fn explain(&self, reason: &str, disconnected: bool) -> String {
         let timeout = if disconnected { EXIT_REASON_TIMEOUT } else { Duration::ZERO };
         let exit = tokio::time::timeout(timeout, self.child.wait()).await.ok().filter(|_| disconnected);
@@ -164,7 +164,7 @@ impl Process {
     }
 }
 
-/// Connects with a handshake, or without one if `modern` is set.
+/// Connects to a server with a handshake, or without one if `modern` is set.
 pub(crate) async fn connect<T: Transport<RoleClient> + 'static>(
     options: &Options,
     transport: T,
@@ -183,7 +183,7 @@ pub(crate) async fn connect<T: Transport<RoleClient> + 'static>(
     Ok(Connection { peer: running.peer().clone(), events, running, _subscription: None })
 }
 
-/// Connects to a server behind a bridge, which has no handshake.
+/// Connects to a server behind a bridge, which needs no handshake.
 pub(crate) fn connect_directly(options: &Options, courier: AcpTransport) -> Connection {
     let events = Arc::new(ServerEvents::default());
     let mut capabilities = ServerCapabilities::default();
@@ -194,7 +194,7 @@ pub(crate) fn connect_directly(options: &Options, courier: AcpTransport) -> Conn
     Connection { peer: running.peer().clone(), events, running, _subscription: None }
 }
 
-/// Returns `true` if the server disconnected, so that its exit explains more than the error.
+/// Returns `true` if the server has disconnected. Its exit reason then explains more than the error.
 pub(crate) fn is_disconnect(error: &StartError) -> bool {
     match error {
         StartError::Initialize(error) => matches!(
@@ -208,7 +208,7 @@ pub(crate) fn is_disconnect(error: &StartError) -> bool {
     }
 }
 
-/// Returns `true` if the server refused the handshake rather than failed at it.
+/// Returns `true` if the server refused the handshake instead of failing during it.
 pub(crate) fn is_handshake_refusal(error: &StartError) -> bool {
     matches!(error, StartError::Initialize(error) if matches!(**error, ClientInitializeError::JsonRpcError(_)))
 }
@@ -224,7 +224,7 @@ impl Connection {
                 ListToolsRequest { method: Default::default(), params, extensions: Default::default() };
             let page = match self.peer.send_request(ClientRequest::ListToolsRequest(request)).await {
                 Ok(page) => page,
-                // The server never claimed to have tools.
+                // A server that does not claim to have tools may refuse to list them.
                 Err(ServiceError::McpError(_)) if !self.claims_tools() => break,
                 Err(error) => return Err(StartError::List(error)),
             };
@@ -240,8 +240,8 @@ impl Connection {
         self.peer.peer_info().is_none_or(|info| info.capabilities.tools.is_some())
     }
 
-    /// Subscribes to changes of the tools, in MCP versions that need a subscription. In all versions,
-    /// [`ServerEvents`] receives the notifications.
+    /// Subscribes to changes of the server's tools, in MCP versions that need a subscription. In all
+    /// versions, [`ServerEvents`] receives the notifications.
     pub(crate) async fn subscribe_to_changes(&mut self) {
         let must_ask = self.peer.peer_info().is_some_and(|info| {
             let changes = info.capabilities.tools.as_ref().and_then(|tools| tools.list_changed);

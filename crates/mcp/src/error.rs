@@ -7,7 +7,7 @@ use std::time::Duration;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerFailure {
     pub server: String,
-    /// Reason in one line, with the last lines of stderr if it is a process.
+    /// Reason in one line. For a process, the reason includes the last lines of stderr.
     pub reason: String,
 }
 
@@ -17,16 +17,17 @@ impl fmt::Display for ServerFailure {
     }
 }
 
-/// Error of a call without an outcome.
+/// Error of a call that has no result.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallError {
     #[error("unknown MCP server")]
     NoServer,
-    /// The server did not start, or has ended. If it ended during the call, the tool may have had effects.
+    /// The server did not start, or has ended. If it has ended during the call, the tool may have had
+    /// effects.
     #[error("the MCP server is not running: {0}")]
     NotRunning(String),
-    /// The call took too long. It was cancelled, but the tool may have had effects.
+    /// The call was cancelled at its deadline. The tool may have had effects.
     #[error("the MCP server did not answer within {0:?}")]
     Deadline(Duration),
     /// The call or its answer was lost, but the server may still be running. The tool may have had effects.
@@ -38,7 +39,7 @@ pub enum CallError {
         /// Message of the server, in one line.
         message: String,
     },
-    /// The server requires an unsupported feature: user input, or running as a task.
+    /// The server requires a feature that is not supported, namely user input or running the call as a task.
     #[error("the MCP server requires {0}, which is not supported")]
     Unsupported(&'static str),
     /// The answer is not a valid result of a call.

@@ -30,15 +30,15 @@ use crate::text::{clipped, error_chain};
 use crate::verbatim::Verbatim;
 
 const MAX_REDIRECTS: usize = 5;
-/// Most characters of an error body that are quoted.
+/// Maximum number of characters that are quoted from an error body.
 const MAX_REFUSAL_CHARS: usize = 200;
-/// Limits for reopening a lost event stream: the number of attempts, and the longest delay before one.
+/// Maximum number of attempts to reopen a lost event stream.
 const MAX_REOPENS: usize = 8;
 const MAX_REOPEN_DELAY: Duration = Duration::from_secs(30);
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HttpError {
-    #[error("its URL is not an HTTP URL")]
+    #[error("the URL of the server is not an HTTP URL")]
     Address,
     #[error("invalid header {0:?}")]
     Header(String),
@@ -72,7 +72,7 @@ pub(crate) fn transport(
     )))
 }
 
-/// Returns the configured headers without those that the transport sets itself.
+/// Returns the configured headers, without those that the transport sets itself.
 fn allowed_headers(headers: &[(String, String)]) -> Result<HashMap<HeaderName, HeaderValue>, HttpError> {
     const TRANSPORT_HEADERS: [&str; 6] =
         ["accept", "content-type", "content-length", "host", "last-event-id", "mcp-session-id"];
@@ -98,13 +98,14 @@ fn client(tls: bool, env: &Environment, connect_limit: Duration) -> Result<reqwe
         .redirect(Policy::custom(
             |attempt| if keeps_origin(&attempt) { attempt.follow() } else { attempt.stop() },
         ))
-        // Also ignores the environment of this process: only the session's environment counts.
+        // This call also makes the client ignore the environment of this process. Only the session's
+        // environment counts.
         .no_proxy();
     if tls || !proxies.is_empty() {
-        // reqwest needs a TLS provider and uses the default of the process. The first one installed wins.
+        // reqwest uses the TLS provider of the process. Installing fails if the process has one already.
         _ = rustls::crypto::ring::default_provider().install_default();
     } else {
-        // Redirects cannot lead to TLS, so no certificates need to be read, nor installed.
+        // Redirects cannot lead to TLS, so no certificates need to be loaded.
         builder = builder.tls_backend_preconfigured(tls_without_roots()?);
     }
     for proxy in proxies {
@@ -121,10 +122,10 @@ fn tls_without_roots() -> Result<ClientConfig, HttpError> {
     Ok(config.with_root_certificates(RootCertStore::empty()).with_no_client_auth())
 }
 
-/// Returns `true` if a redirect stays within the origin that the headers are for.
+/// Returns `true` if a redirect stays within the origin for which the headers are configured.
 fn keeps_origin(attempt: &Attempt<'_>) -> bool {
     let Some(first) = attempt.previous().first() else { return false };
-    // Other status codes turn a POST into a GET.
+    // Redirects with other status codes turn a POST into a GET.
     let repeats = matches!(attempt.status(), StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT);
     repeats && attempt.previous().len() <= MAX_REDIRECTS && first.origin() == attempt.url().origin()
 }
@@ -152,7 +153,7 @@ fn proxies(env: &Environment) -> Vec<Proxy> {
 
 type Error = StreamableHttpError<reqwest::Error>;
 
-/// Like rmcp's client for reqwest, but with a size limit for the answer to a POST.
+/// A client like rmcp's own for reqwest, with a size limit for the answer to a POST.
 #[derive(Debug, Clone)]
 pub(crate) struct HttpClient {
     http: reqwest::Client,
@@ -204,7 +205,7 @@ impl StreamableHttpClient for HttpClient {
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(JSON_MIME_TYPE));
         let body = serde_json::to_vec(&message)?;
         let response = self.http.post(&*uri).headers(headers).body(body).send().await;
-        // The query may contain a secret, and this error is shown to users.
+        // The URL is removed from the error, because users see the error and the query may contain a secret.
         let response = response.map_err(reqwest::Error::without_url)?;
         let asked = matches!(message, JsonRpcMessage::Request(_));
         read_response(response, asked, in_session, limit, &self.verbatim).await
@@ -240,7 +241,7 @@ impl StreamableHttpClient for HttpClient {
     }
 }
 
-/// Describes a failed request with its cause, which rmcp leaves out.
+/// Describes a failed request with its cause, which rmcp omits.
 pub(crate) fn error_text(error: &(dyn std::error::Error + 'static)) -> String {
     match error.downcast_ref::<Error>() {
         Some(StreamableHttpError::Client(error)) => error_chain(error),
@@ -312,7 +313,7 @@ async fn read_response(
     }
 }
 
-/// Seals the results that must stay unchanged in a stream of events.
+/// Seals results in an event stream that must be returned without changes.
 fn seal_events(events: BoxedSseResponse, verbatim: Verbatim) -> BoxedSseResponse {
     let seal = move |event: Result<Sse, SseError>| {
         let mut event = event?;
@@ -335,7 +336,7 @@ async fn read_body(mut response: reqwest::Response, limit: usize) -> Result<Vec<
     Ok(body)
 }
 
-/// Forwards a stream up to the first event over the limit, then an error.
+/// Forwards a stream up to the first event that exceeds the limit, and then an error.
 fn limit_stream(
     stream: impl Stream<Item = reqwest::Result<Bytes>> + Send + 'static,
     limit: usize,
@@ -353,12 +354,12 @@ fn limit_stream(
     })
 }
 
-/// Counts the bytes of the current event, which ends with an empty line.
+/// Counts the bytes of the current event. An empty line ends an event.
 struct Meter {
     limit: usize,
     event: usize,
     line: usize,
-    /// `true` if the last byte was a carriage return: a line feed then belongs to the same line end.
+    /// `true` if the last byte was a carriage return. A line feed after it belongs to the same line end.
     returned: bool,
 }
 

@@ -11,13 +11,14 @@ use crate::Confinement;
 #[derive(Debug, Clone)]
 pub struct Options {
     pub cwd: PathBuf,
-    /// Environment of stdio servers, extended by each descriptor. Its proxy variables apply to HTTP servers.
+    /// Environment of stdio servers. Each server's own variables are added. The proxy variables apply to HTTP
+    /// servers.
     pub env: Environment,
     /// Sandbox of stdio servers; `None` runs them unconfined.
     pub confinement: Option<Confinement>,
-    /// Time from the start of a server to its list of tools.
+    /// Time from starting a server until its tools must be listed.
     pub start_timeout: Duration,
-    /// Time until the call is cancelled.
+    /// Time after which a call is cancelled.
     pub call_timeout: Duration,
     pub max_result_bytes: usize,
     pub max_tools: usize,

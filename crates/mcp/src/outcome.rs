@@ -11,10 +11,11 @@ pub struct CallOutcome {
     pub content: Vec<Content>,
     /// Structured content, for programs.
     pub structured: Option<Value>,
-    /// `true` if the tool reports a failure; the content then explains it.
+    /// `true` if the tool reports that it failed. The content explains the failure.
     pub failed: bool,
-    /// Bytes of text left out because of [`Options::max_result_bytes`](crate::Options::max_result_bytes). If
-    /// this is not 0, the last content item says so.
+    /// Number of bytes of text that were omitted because of
+    /// [`Options::max_result_bytes`](crate::Options::max_result_bytes). If some were omitted, the last
+    /// content item says so.
     pub omitted: usize,
 }
 
@@ -25,12 +26,12 @@ pub enum Content {
     Text(String),
     Image {
         mime: String,
-        /// Base64, as the server sent it.
+        /// Image data in base64, as the server sent it.
         data: String,
     },
     Audio {
         mime: String,
-        /// Base64, as the server sent it.
+        /// Audio data in base64, as the server sent it.
         data: String,
     },
     Resource {
@@ -48,7 +49,7 @@ pub enum Content {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ResourceBody {
     Text(String),
-    /// Base64, as the server sent it.
+    /// Binary content in base64, as the server sent it.
     Blob(String),
 }
 
@@ -93,7 +94,7 @@ struct Budget {
 }
 
 impl Budget {
-    /// Cuts `piece` to the remaining budget. Returns `None` if nothing fits.
+    /// Cuts `piece` to the size that is still allowed. Returns `None` if no part fits.
     fn fit(&mut self, mut piece: Content) -> Option<Content> {
         let (Content::Text(text) | Content::Resource { body: ResourceBody::Text(text), .. }) = &mut piece
         else {

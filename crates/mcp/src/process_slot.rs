@@ -8,17 +8,18 @@ use crate::connection::{Process, StartError};
 use crate::stdio_transport::StdioTransport;
 use crate::verbatim::Verbatim;
 
-/// At most one process. A cancelled start leaves its process here, so that it can be stopped.
+/// Holds at most one process. The process of a start that was cancelled stays in the slot, so that it can be
+/// stopped.
 #[derive(Default)]
 pub(crate) struct ProcessSlot {
-    /// A separate task: a start that is cancelled halfway would still create a process, but nothing would own
-    /// it.
+    /// Starting runs as a separate task, because a start that is cancelled halfway would create a process
+    /// without an owner.
     starting: Option<JoinHandle<Result<Child, SpawnError>>>,
     process: Option<Process>,
 }
 
 impl ProcessSlot {
-    /// Starts a process, after ending the previous one.
+    /// Ends the previous process, if any, and starts another.
     pub(crate) async fn start(
         &mut self,
         spec: Spec,
@@ -44,7 +45,7 @@ impl ProcessSlot {
         }
     }
 
-    /// Stops the process and its tree. Can be called again if it was cancelled.
+    /// Stops the process and its tree. If a call was cancelled, it can be repeated.
     pub(crate) async fn stop(&mut self, ladder: Ladder) {
         if let Some(starting) = &mut self.starting {
             let started = starting.await;

@@ -9,7 +9,7 @@ use crate::server_entry::ServerEntry;
 use crate::verbatim::{KeepVerbatim, unseal};
 use crate::{CallError, CallProgress, Options};
 
-/// Prefix of `_meta` members about the connection to the other client. They are not forwarded.
+/// Prefix of `_meta` members about the connection to the other client, which are not forwarded.
 const CONNECTION_META_PREFIX: &str = "io.modelcontextprotocol/";
 
 /// Answer of a server.
@@ -19,7 +19,7 @@ pub enum RawAnswer {
     Error {
         code: i64,
         message: String,
-        /// Error data for programs.
+        /// Data of the error, for programs.
         data: Option<Value>,
     },
 }
@@ -28,7 +28,7 @@ pub enum RawAnswer {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ServerInfo {
     pub protocol: String,
-    /// `true` if this MCP version begins with a handshake.
+    /// `true` if the server's MCP version begins with a handshake.
     pub handshake: bool,
     pub capabilities: Value,
     pub implementation: Option<Value>,
@@ -72,8 +72,8 @@ pub(crate) async fn server_info(entry: &ServerEntry) -> Result<ServerInfo, CallE
     })
 }
 
-/// Removes the `_meta` members about the connection to the other client: the connection to the server sets
-/// its own.
+/// Removes the `_meta` members about the connection to the other client. The connection to the server sets
+/// its own members.
 fn without_connection_meta(mut params: Map<String, Value>) -> Map<String, Value> {
     if let Some(Value::Object(meta)) = params.get_mut("_meta") {
         meta.retain(|key, _| key != "progressToken" && !key.starts_with(CONNECTION_META_PREFIX));

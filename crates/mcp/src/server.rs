@@ -12,7 +12,7 @@ pub enum Server {
         command: String,
         /// Arguments, passed without a shell.
         args: Vec<String>,
-        /// Variables added to [`Options::env`](crate::Options::env).
+        /// Environment variables, in addition to those of [`Options::env`](crate::Options::env).
         env: Vec<(String, String)>,
     },
     Http {
@@ -25,7 +25,7 @@ pub enum Server {
         name: String,
         /// Id of the server at the client.
         id: String,
-        /// `true` if the client authorizes each call itself, so that the user is not asked before.
+        /// `true` if the client asks its user about each call itself, so that the caller need not ask before.
         authorizes: bool,
     },
 }
@@ -40,7 +40,7 @@ impl Server {
     }
 }
 
-/// Omits the values of variables and headers, and the query of a URL: they may be secrets.
+/// Omits the values of variables and headers, and the query of a URL, because they may be secrets.
 impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fn names(pairs: &[(String, String)]) -> Vec<&str> {

@@ -1,4 +1,4 @@
-//! One server of a session: its task, and its state for callers.
+//! One MCP server of a session: its task, and its state for callers.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::connection::{
 use crate::process_slot::ProcessSlot;
 use crate::{Bridge, CallError, Options, Server, ServerFailure, Tool, http};
 
-/// Shortest time between two lists of tools: a server may report changes all the time.
+/// Minimum time between two requests for the list of tools. A server may report changes all the time.
 const LIST_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone)]
@@ -52,7 +52,7 @@ impl ServerEntry {
 
     /// Waits until the server is ready or has ended.
     pub(crate) async fn wait_until_settled(&self) {
-        // Cannot fail: `self` holds the sender.
+        // Waiting cannot fail, because `self` holds the sender.
         _ = self.state.subscribe().wait_for(|state| !matches!(state, ServerState::Starting)).await;
     }
 
@@ -66,7 +66,7 @@ impl ServerEntry {
         }
     }
 
-    /// Returns why the server ended, if that becomes known within `limit`.
+    /// Returns the reason why the server has ended, if the reason becomes known within `limit`.
     pub(crate) async fn exit_reason(&self, limit: Duration) -> Option<String> {
         let mut state = self.state.subscribe();
         let state = timeout(limit, state.wait_for(|state| matches!(state, ServerState::Ended(_))))
@@ -87,7 +87,8 @@ impl ServerEntry {
         self.state.send_replace(ServerState::Ended(reason));
     }
 
-    /// Starts the server and keeps its tools up to date. Ends it when `stop` is set or its sender is dropped.
+    /// Starts the server and keeps its list of tools up to date. Ends the server when `stop` is set or its
+    /// sender is dropped.
     pub(crate) async fn run(
         self: Arc<Self>,
         options: Arc<Options>,
@@ -119,7 +120,7 @@ impl ServerEntry {
                     self.fail(&slot.explain("it closed the connection", true).await);
                 }
             }
-            // The process sees the end of its input at once, so stopping it need not wait for rmcp.
+            // The process sees the end of its input at once, so both can be closed at the same time.
             tokio::join!(connection.close(), slot.stop(options.ladder));
         } else {
             slot.stop(options.ladder).await;
@@ -133,7 +134,7 @@ impl ServerEntry {
         });
     }
 
-    /// Connects and lists the tools. The started process is left in `slot`, even after an error.
+    /// Connects to the server and lists its tools. The started process stays in `slot`, even after an error.
     async fn start(
         &self,
         options: &Options,

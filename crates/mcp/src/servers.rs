@@ -23,7 +23,7 @@ pub struct Servers {
     failures: Arc<Mutex<Vec<ServerFailure>>>,
     options: Arc<Options>,
     tasks: Vec<JoinHandle<()>>,
-    /// Dropping the sender also stops the tasks.
+    /// Signal to stop the servers' tasks. Dropping the sender stops the tasks too.
     stop: watch::Sender<bool>,
 }
 
@@ -62,8 +62,8 @@ impl Servers {
         _ = timeout(limit, all).await;
     }
 
-    /// Returns the tools of the servers that are ready now. They are sorted by the order of the servers, then
-    /// by each server's own order.
+    /// Returns the tools of the servers that are ready, in the order of the servers. Tools of one server keep
+    /// that server's order.
     #[must_use]
     pub fn tools(&self) -> Vec<Tool> {
         self.entries.iter().flat_map(|entry| entry.tools().to_vec()).collect()

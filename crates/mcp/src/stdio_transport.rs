@@ -18,12 +18,12 @@ use crate::text::clipped;
 use crate::verbatim::Verbatim;
 
 pub(crate) const MAX_MESSAGE_BYTES: usize = 16 << 20;
-/// Bytes kept from each end of an oversized message, to find its id.
+/// Number of bytes kept from each end of an oversized message, to find the message's id.
 const KEPT_END_BYTES: usize = 256;
-/// Most characters kept of the first line that is not a message.
+/// Maximum number of characters kept of the first line that is not a message.
 const MAX_STRAY_CHARS: usize = 120;
 
-/// The first line of the server that is not a message: the likely reason for missing answers.
+/// The first line of a server that is not a message. It may explain why answers are missing.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct StrayOutput(Arc<Mutex<Option<String>>>);
 
@@ -86,7 +86,7 @@ impl Stdin {
                 None => Err(io::ErrorKind::NotConnected.into()),
             }
         };
-        // A write to a process that does not read blocks until stdin is closed.
+        // Writing to a process that does not read blocks until stdin is closed.
         tokio::select! {
             _ = closed.wait_for(|closed| *closed) => Err(io::ErrorKind::NotConnected.into()),
             result = write => result,
@@ -109,7 +109,7 @@ impl Transport<RoleClient> for StdioTransport {
         }
     }
 
-    /// Cancel-safe: what was read is kept.
+    /// Cancel-safe: bytes that were read are kept for the next call.
     async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleClient>> {
         loop {
             match self.lines.next() {
@@ -145,13 +145,13 @@ impl Transport<RoleClient> for StdioTransport {
 
 struct LineBuffer {
     buffer: BytesMut,
-    /// Bytes before this position contain no line end.
+    /// Number of leading bytes that are known to contain no line end.
     searched: usize,
     limit: usize,
     long: Option<LongLine>,
 }
 
-/// A line over the limit that has not ended yet.
+/// An unfinished line that exceeds the limit.
 struct LongLine {
     head: Vec<u8>,
     tail: Vec<u8>,
@@ -169,7 +169,7 @@ impl LineBuffer {
         Self { buffer: BytesMut::new(), searched: 0, limit, long: None }
     }
 
-    /// Returns the next line, or `None` if more must be read.
+    /// Returns the next line. Returns `None` if more bytes must be read.
     fn next(&mut self) -> Option<Line> {
         let end = self.buffer[self.searched..].iter().position(|byte| *byte == b'\n');
         let end = end.map(|end| end + self.searched);
@@ -201,10 +201,10 @@ impl LineBuffer {
 fn find_id(head: &[u8], tail: &[u8]) -> Option<RequestId> {
     let head = String::from_utf8_lossy(head);
     let tail = String::from_utf8_lossy(tail);
-    // Before the result, nothing is nested.
+    // Before the member `result` no other object can be nested, so an id there is that of the answer.
     let before = head.split("\"result\"").next().filter(|before| !before.contains("\"method\""));
     let first = before.and_then(|before| before.split_once("\"id\""));
-    // After the result, only the other two members can follow.
+    // After the result, only the members `id` and `jsonrpc` can follow.
     let last = tail.rsplit_once("\"id\"").filter(|(_, after)| {
         let rest = after.trim_start_matches([':', ' ']).trim_start_matches(|c: char| c.is_ascii_digit());
         let rest: String = rest.chars().filter(|c| !c.is_whitespace()).collect();
@@ -233,7 +233,7 @@ fn parse_message(line: &[u8]) -> Parsed {
     }
     let Ok(Value::Object(mut object)) = serde_json::from_slice(line) else { return Parsed::Invalid };
     if object.contains_key("method") {
-        // A notification or request of an unknown method.
+        // The line is a notification or request with an unknown method.
         return Parsed::Ignored;
     }
     let id = object.get("id").and_then(|id| serde_json::from_value::<RequestId>(id.clone()).ok());

@@ -17,7 +17,7 @@ pub(crate) fn clipped(text: &str, limit: usize) -> String {
     narrows_base::text::one_line(&lines.join(SEPARATOR), limit)
 }
 
-/// Returns an error with its causes, without repetitions.
+/// Returns the message of an error and of its causes, without repetitions.
 pub(crate) fn error_chain(error: &(dyn Error + 'static)) -> String {
     let mut out = error.to_string();
     let mut cause = error.source();

@@ -6,9 +6,9 @@ use serde_json::{Map, Value};
 
 use crate::text::first_bytes;
 
-/// Most bytes of a name: no model accepts longer ones.
+/// Maximum length of a tool name. No model accepts longer names.
 const MAX_NAME_BYTES: usize = 256;
-/// Most bytes of a description: the model reads all descriptions in every turn.
+/// Maximum length of a tool's description. Models read all descriptions in every turn.
 const MAX_DESCRIPTION_BYTES: usize = 64 * 1024;
 const MAX_SCHEMA_BYTES: usize = 256 * 1024;
 
@@ -47,8 +47,8 @@ impl ToolList {
         }
     }
 
-    /// Adds a page and returns the cursor of the next one. Returns `None` at the limit, for a repeated
-    /// cursor, and after a page without tools: such a list would never end.
+    /// Adds a page of tools and returns the cursor of the next page. Returns `None` at the limit. Also
+    /// returns `None` for a repeated cursor and after an empty page, because the list might never end.
     pub(crate) fn add(&mut self, page: Value) -> Option<String> {
         let Value::Object(mut page) = page else { return None };
         let Some(Value::Array(tools)) = page.remove("tools") else { return None };
@@ -101,8 +101,8 @@ fn parse_tool(server: &str, tool: Value) -> Option<Tool> {
     })
 }
 
-/// Returns a schema that every model endpoint accepts: an object with properties. `None` if it is too large
-/// or not an object.
+/// Returns a schema that every model endpoint accepts: an object with properties. Returns `None` if `given`
+/// is too large or not an object.
 fn schema(given: Option<Value>) -> Option<Value> {
     let mut schema = match given {
         None | Some(Value::Null) => Map::new(),

@@ -1,4 +1,4 @@
-//! Keeps results unchanged. Otherwise rmcp would parse the known members and drop the rest.
+//! Keeps results of servers unchanged. rmcp itself would keep only the members that it knows.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
@@ -10,13 +10,14 @@ use serde::de::IgnoredAny;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-/// Extension of a request whose result must stay unchanged. Applies as long as the caller holds a clone.
+/// Marks a request whose result must stay unchanged, while the caller holds a clone of the mark.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct KeepVerbatim(Arc<()>);
 
-/// The requests of one connection whose results are passed on unchanged.
+/// The requests of one connection whose results must stay unchanged.
 ///
-/// Such a result is sealed: rmcp sees it as a string, which is no type it knows.
+/// The result of such a request is sealed: converted to a string, which rmcp does not parse as any type that
+/// it knows.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Verbatim(Arc<Mutex<HashMap<RequestId, Weak<()>>>>);
 
@@ -36,14 +37,15 @@ impl Verbatim {
         wanted.insert(id, Arc::downgrade(&keep.0));
     }
 
-    /// Returns the message with its result sealed, if it answers a marked request.
+    /// Parses a message. If the message answers a marked request, its result is sealed. `None` for any other
+    /// message.
     pub(crate) fn read(&self, text: &[u8]) -> Option<ServerJsonRpcMessage> {
         let (id, result) = self.result(text)?;
         let sealed = ServerResult::CustomResult(CustomResult(Value::String(result.get().to_owned())));
         Some(JsonRpcMessage::response(sealed, id))
     }
 
-    /// Like [`read`](Self::read), for a message that other code parses later.
+    /// Like [`read`](Self::read), but returns the text of the message, for other code to parse.
     pub(crate) fn seal(&self, text: &str) -> Option<String> {
         let message = self.read(text.as_bytes())?;
         serde_json::to_string(&message).ok()
@@ -59,7 +61,7 @@ impl Verbatim {
     }
 }
 
-/// Returns the sealed result, or the result as rmcp parsed it.
+/// Returns the original of a sealed result. Returns any other result as rmcp has parsed it.
 pub(crate) fn unseal(result: &ServerResult) -> Option<Box<RawValue>> {
     let text = match result {
         ServerResult::CustomResult(CustomResult(Value::String(text))) => text.clone(),

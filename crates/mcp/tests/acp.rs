@@ -116,7 +116,7 @@ async fn a_missing_server_fails() {
     let (servers, ..) = start("broken").await;
     let failures = servers.failures();
     assert_eq!(failures.len(), 1);
-    assert_eq!(failures[0].reason, "listing its tools failed: no such | server (-33001)");
+    assert_eq!(failures[0].reason, "listing the server's tools failed: no such | server (-33001)");
     servers.close().await;
 }
 

@@ -281,9 +281,6 @@ fn enter_private_root(
 ///
 /// In its own PID namespace a tree sees all of procfs: the guardian must find processes that cannot be
 /// traced, such as an SSH agent, in order to end them.
-///
-/// In its own PID namespace a tree sees all of procfs: the guardian must find processes that cannot be
-/// traced, such as an SSH agent, or it could not end them.
 fn mount_procfs(more: MountAttrFlags, hidepid: Option<&CStr>) -> Result<OwnedFd, Errno> {
     let processes = fsopen(c"proc", FsOpenFlags::FSOPEN_CLOEXEC)?;
     if let Some(hidepid) = hidepid {

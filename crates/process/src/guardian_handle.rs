@@ -63,8 +63,6 @@ impl Guardian {
     /// subreaper while it lives, so no process of the tree escapes the search before.
     ///
     /// Takes a few seconds if processes resist. The watcher sees the end of the guardian as usual.
-    ///
-    /// Takes a few seconds if processes resist. The watcher sees the end of the guardian as usual.
     pub(crate) fn end_by_force(&self) {
         let mut state = lock(&self.state);
         if state.reaped {
@@ -102,9 +100,6 @@ pub(crate) struct Progress {
 /// Follows a guardian to its end, and always reaps it. If the runtime ends first, a thread continues.
 ///
 /// With a second fork, the guardian would be a child of init instead, but in containers init often does not
-/// reap.
-///
-/// A second fork could make the guardian a child of init instead, but in containers init often does not
 /// reap.
 #[derive(Debug)]
 pub(crate) struct Watcher {
@@ -286,8 +281,6 @@ impl WatcherState {
 }
 
 /// Receives the next record. Returns `None` if the guardian has closed its end.
-///
-/// If the guardian has left orders unread, the socket reports a reset once, before the waiting records.
 ///
 /// If the guardian has left orders unread, the socket reports a reset once, before the waiting records.
 fn receive(control: &OwnedFd) -> io::Result<Option<Record>> {

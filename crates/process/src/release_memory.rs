@@ -7,8 +7,6 @@ use crate::{memory_map, sys};
 /// that pages used only at startup stay out.
 ///
 /// Meant for long-running programs that use a small part of their code.
-///
-/// For long-running programs that use a small part of their code.
 pub fn release_code() {
     // If reading fails, the only cost is memory.
     let Ok(maps) = std::fs::read("/proc/self/maps") else { return };
@@ -21,8 +19,6 @@ pub fn release_code() {
 
 /// Returns free heap memory to the system. glibc keeps free pages between used blocks, so after a burst of
 /// allocations a process may hold many times the memory that it uses.
-///
-/// Takes time in proportion to the size of the heap, and blocks other threads that allocate.
 ///
 /// Takes time in proportion to the size of the heap, and blocks other threads that allocate.
 pub fn release_heap() {

@@ -53,7 +53,7 @@ use crate::{SpawnError, sys};
 #[derive(Debug, Clone)]
 pub struct Sandbox {
     pub support: Support,
-    /// Paths that may be changed, recursively. They must exist, be absolute and contain no links, because
+    /// Paths whose content may be changed. The paths must exist, be absolute and contain no links, because
     /// the target of a link may change after a check.
     pub writable: Vec<PathBuf>,
     /// Paths within `writable` that must not be changed, if they exist at the start and the mechanism can
@@ -61,18 +61,18 @@ pub struct Sandbox {
     /// it that can be is protected. With a `view`, that is also done for a path that does not exist, so that
     /// nothing can be created there; it is an error if that directory is a mount.
     pub protected: Vec<PathBuf>,
-    /// The visible paths besides the system's programs and libraries. `None` shows everything. With a view,
-    /// the mounts also define the writable paths, and `writable` must be empty. The tree then has a private
-    /// `/tmp` with a private home, and can only inspect its own processes.
+    /// The visible paths besides the system's programs and libraries. `None` shows everything. If set, the
+    /// mounts also define the writable paths, and `writable` must be empty. The tree then has a private
+    /// `/tmp` and home, and can only inspect its own processes.
     pub view: Option<Vec<Mount>>,
-    /// Files and directories within the view that appear empty, if they exist at the start.
+    /// Files and directories that must appear empty in `view`, if they exist at the start.
     pub hidden: Vec<PathBuf>,
     pub network: bool,
-    /// Gives the worker its own network with only a listener at [`Sandbox::GATEWAY`]. This program serves
-    /// that listener ([`Child::take_gateway`](crate::Child::take_gateway)), so it decides on every
+    /// `true` to give the worker its own network, with only a listener at [`Sandbox::GATEWAY`]. This program
+    /// serves the listener ([`Child::take_gateway`](crate::Child::take_gateway)), so it decides on every
     /// connection to the outside.
     pub gateway: bool,
-    /// Parent of the private temporary directory. Unused if that is in memory.
+    /// Parent of the private temporary directory. Unused if that directory is in memory.
     pub temp: PathBuf,
 }
 
@@ -130,9 +130,9 @@ pub struct Support {
     mechanism: Mechanism,
 }
 
-/// A sandbox mechanism, or the result of a failed search. `Untried` means that the search failed, for
-/// example because the disk is full. Then no command is started: another user may have caused the failure,
-/// to make commands run in a weaker sandbox or in none.
+/// A sandbox mechanism, or the result of the search for one. `Untried` means that the search failed, for
+/// example because the disk is full. No command is started then: another user may have caused the failure to
+/// make commands run in a weaker sandbox or in none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Mechanism {
     Bubblewrap { program: PathBuf, nesting: Nesting },
@@ -141,28 +141,28 @@ enum Mechanism {
     Untried { why: String },
 }
 
-/// Ability of programs inside bubblewrap to create user namespaces. In one, a program has every capability
-/// over its own mounts. This does not affect the outside but exposes more of the kernel.
+/// Ability of programs inside bubblewrap to create user namespaces. In a user namespace, a program has every
+/// capability over its own mounts. That does not affect the outside, but exposes more of the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Nesting {
     Disabled,
-    /// Possible: bubblewrap before 0.8 cannot forbid it.
+    /// Programs can create user namespaces, because bubblewrap before 0.8 cannot forbid it.
     Possible,
 }
 
 /// Guarantees of a sandbox mechanism.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Confined {
-    /// Nothing outside the writable paths is created, changed or removed. Landlock alone does not prevent
-    /// changes of mode, owner and times that the user may make. With Landlock alone, extended attributes
-    /// and flags of files cannot be changed anywhere.
+    /// `true` if nothing outside of the writable paths can be created, changed or removed. Landlock alone
+    /// does not prevent changes of mode, owner and times, but prevents changes of extended attributes and
+    /// flags everywhere.
     pub files: bool,
-    /// Without [`Sandbox::network`] nothing leaves this machine.
+    /// `true` if no data can leave this machine without [`Sandbox::network`].
     pub network: bool,
-    /// Existing protected paths are not changed either. Only private mounts can guarantee that: Landlock
+    /// `true` if existing protected paths cannot be changed. Only private mounts guarantee that: Landlock
     /// rules cannot take a permission away, and bubblewrap follows links that a command creates in a path.
     pub protected: bool,
-    /// The worker can neither stop nor kill its guardian.
+    /// `true` if the worker can neither stop nor kill its guardian.
     pub guardian: bool,
     pub view: bool,
     pub gateway: bool,
@@ -177,8 +177,8 @@ impl Support {
         }
     }
 
-    /// Returns the bubblewrap at this path, if it works here. It does not if user namespaces are
-    /// unavailable.
+    /// Returns the bubblewrap at this path if it works here. Bubblewrap does not work where user namespaces
+    /// are unavailable.
     pub async fn bubblewrap_at(program: impl Into<PathBuf>) -> Self {
         let program = program.into();
         let mut reason = String::new();
@@ -194,14 +194,14 @@ impl Support {
         Self::unsupported(format!("bubblewrap does not work here ({reason})"))
     }
 
-    /// Returns Landlock in its own mount namespace, if it works here. Only the writable paths can be
-    /// changed there, and the protected ones cannot. Users other than root need a user namespace for it.
-    /// Where possible there is a PID namespace too, so that no process outside can be signalled.
+    /// Returns Landlock in its own mount namespace, if that works here. Only writable paths can be changed
+    /// there, except protected ones. Users other than root need a user namespace for it. If possible, the
+    /// mechanism also has a PID namespace, so that no process outside can be signalled.
     pub async fn namespaces() -> Self {
         Self::namespaces_in(Path::new("/tmp")).await
     }
 
-    /// Does the same as [`Support::namespaces`] with another temporary directory.
+    /// Like [`Support::namespaces`], with another parent for temporary directories.
     async fn namespaces_in(temp: &Path) -> Self {
         let alone = Self::landlock();
         let Mechanism::Landlock { version, .. } = alone.mechanism else { return alone };
@@ -217,8 +217,8 @@ impl Support {
         Self::unsupported(format!("mount namespaces are unavailable ({reason})"))
     }
 
-    /// Returns Landlock with a system call filter for the operations it does not cover, if this kernel has
-    /// both.
+    /// Returns Landlock with a system call filter for operations that Landlock does not cover. Requires a
+    /// kernel with both.
     pub fn landlock() -> Self {
         match sys::landlock_version() {
             Some(version) if version < landlock::MIN_VERSION => Self::unsupported(format!(
@@ -233,7 +233,7 @@ impl Support {
         }
     }
 
-    /// Limits the version of Landlock, for tests.
+    /// Limits the version of Landlock that is used. Meant for tests.
     #[doc(hidden)]
     pub fn with_older_landlock(mut self, newest: i32) -> Self {
         if let Mechanism::Landlock { version, .. } = &mut self.mechanism {
@@ -242,7 +242,7 @@ impl Support {
         self
     }
 
-    /// Disables PID namespaces, for tests.
+    /// Disables PID namespaces. Meant for tests.
     #[doc(hidden)]
     pub fn without_pid_namespace(mut self) -> Self {
         if let Mechanism::Landlock { mounts: Some(namespaces), .. } = &mut self.mechanism {
@@ -255,7 +255,7 @@ impl Support {
         Self { mechanism: Mechanism::None { why: why.into() } }
     }
 
-    /// Returns the guarantees of this mechanism. Without a sandbox there are none.
+    /// Returns the guarantees of the mechanism. Without a sandbox, nothing is guaranteed.
     pub fn confined(&self) -> Confined {
         match self.mechanism {
             Mechanism::Bubblewrap { .. } => Confined {
@@ -276,7 +276,7 @@ impl Support {
                 gateway: mounts.is_some(),
             },
             Mechanism::None { .. } => Confined::default(),
-            // No worker is started with it.
+            // No worker is ever started without a successful search.
             Mechanism::Untried { .. } => Confined {
                 files: true,
                 network: true,
@@ -311,7 +311,7 @@ impl fmt::Display for Support {
 
 #[derive(Debug)]
 pub(crate) enum PreparedSandbox {
-    /// The worker confines itself before its exec.
+    /// The worker confines itself before its exec, with Landlock and filters.
     Landlock {
         ruleset: OwnedFd,
         filters: Box<Filters>,
@@ -319,7 +319,8 @@ pub(crate) enum PreparedSandbox {
         mounts: Option<Mounts>,
         gateway: Option<Gateway>,
     },
-    /// The worker executes a launcher (bubblewrap), which reads these descriptors.
+    /// The worker executes a launcher (bubblewrap), which reads its options and filter from these
+    /// descriptors.
     Launcher { options: OwnedFd, filter: OwnedFd },
 }
 
@@ -330,7 +331,7 @@ pub(crate) struct Filters {
     pub(crate) without_ipc: Vec<Instruction>,
 }
 
-/// The socket pair that transfers the listener: the worker's end, and the supervisor's.
+/// The socket pair that transfers the gateway's listener: the worker's end, and the supervisor's end.
 #[derive(Debug)]
 pub(crate) struct Gateway {
     pub(crate) worker: OwnedFd,
@@ -355,7 +356,7 @@ impl PreparedSandbox {
 }
 
 impl Sandbox {
-    /// Prepares the sandbox, and changes the command so that it starts in it.
+    /// Prepares the sandbox, and changes `start` so that the worker starts in the sandbox.
     pub(crate) fn prepare(&self, start: &mut WorkerCommand) -> Result<PreparedSandbox, SpawnError> {
         let writable = protected_paths::outermost(&self.writable)?;
         let pieces = match &self.view {
@@ -400,7 +401,8 @@ impl Sandbox {
         }
     }
 
-    /// Checks that the program and its directory are visible, and sets the home.
+    /// Checks that the program and its working directory are visible in the sandbox, and sets the home
+    /// directory.
     fn ensure_visible(&self, pieces: &[Mount], start: &mut WorkerCommand) -> Result<(), SpawnError> {
         if !self.writable.is_empty() {
             return Err(setup("create the sandbox's root")(io::Error::other(
@@ -493,7 +495,8 @@ impl Sandbox {
         let cwd = cwd.map_err(setup("find the working directory"))?;
         let private: Vec<&str> =
             bubblewrap::PRIVATE_DIRECTORIES.into_iter().filter(|path| Path::new(path).is_dir()).collect();
-        // Also without network access: the launcher then creates an own, empty network.
+        // Without network access, the launcher creates an empty network, in which internet sockets are
+        // harmless.
         let filter = filter::program(Families::Internet, Pids::Namespace);
         let filter = memory_file(&filter::bytes(&filter))?;
         let system = pieces.map(|_| private_root::system()).unwrap_or_default();
@@ -524,7 +527,7 @@ impl Sandbox {
         argv.extend([options.as_raw_fd().to_string().into(), "--".into(), start.program.clone().into()]);
         argv.extend(start.argv.drain(..).skip(1));
         bubblewrap::check_count(option_count + argv.len())?;
-        // The environment must not affect the launcher itself: a preloaded library would run outside the
+        // The environment must not affect the launcher itself: a preloaded library would run outside of the
         // sandbox.
         *start = WorkerCommand {
             program: launcher.to_owned(),
@@ -541,15 +544,14 @@ struct Pieces {
     hidden: Vec<Hidden>,
 }
 
-/// Returns root-only settings to hide, except those that contain a mount.
+/// Returns the settings that only root can read, which must be hidden. Omits those that contain a mount.
 fn hidden(mounts: &[Mount]) -> Result<Vec<Hidden>, SpawnError> {
     let mut hidden = secrets::hidden().map_err(setup("hide files that only root can read"))?;
     hidden.retain(|hidden| !mounts.iter().any(|mount| mount.at.starts_with(&hidden.path)));
     Ok(hidden)
 }
 
-/// Sets the temporary directory. Programs read several variables; all but the first are only changed if
-/// they are set.
+/// Sets the variables for the temporary directory. `TMPDIR` is always set, and others only if they exist.
 fn set_temp(start: &mut WorkerCommand, path: &Path) {
     start.env.set("TMPDIR", path);
     for name in ["TMP", "TEMP", "TEMPDIR"] {

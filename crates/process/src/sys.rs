@@ -30,9 +30,6 @@ const MOUNT_SETATTR: libc::c_long = 442;
 ///
 /// # Safety
 /// All-zero bytes must be a valid value of the type.
-///
-/// # Safety
-/// All-zero bytes must be a value of the type.
 pub(crate) unsafe trait Zero: Copy {}
 // SAFETY: zero is a valid number.
 unsafe impl Zero for u8 {}
@@ -44,8 +41,6 @@ unsafe impl Zero for *const c_char {}
 /// A private mapping for everything that the forked processes need, so that they can unmap all other memory.
 ///
 /// An arena hands out disjoint pieces, and frees them only when it is dropped.
-///
-/// It returns disjoint pieces, and frees them only when it is dropped.
 pub(crate) struct Arena {
     base: NonNull<u8>,
     len: usize,
@@ -174,9 +169,6 @@ extern "C" fn start<P: Program>(program: *mut c_void) -> c_int {
 ///
 /// All signals are blocked in the guardian until it unblocks them. No signal handler of this program ever
 /// runs there.
-///
-/// All signals are blocked in the guardian until it unblocks them; no handler of this program ever runs
-/// there.
 pub(crate) fn fork_guardian<P: Program>(stack: Stack<'_>, program: &mut P) -> io::Result<(i32, OwnedFd)> {
     let _blocked = SignalsBlocked::new();
     let mut pidfd: RawFd = -1;
@@ -259,9 +251,6 @@ pub(crate) fn thread_state() -> [usize; 2] {
 ///
 /// # Safety
 /// Nothing may ever read the old contents, unless the pages belong to a file.
-///
-/// # Safety
-/// Nothing may ever read the old contents, unless they are those of a file.
 pub(crate) unsafe fn discard(range: &Range<usize>) {
     let start = core::ptr::with_exposed_provenance_mut::<c_void>(range.start);
     // SAFETY: the caller guarantees that the contents are not needed. If the kernel refuses, the pages simply

@@ -146,9 +146,6 @@ impl<'a> Tree<'a> {
 ///
 /// The pid is pinned first and its parent is checked afterwards, so a reused pid is never signalled. A
 /// process that got a new parent is found by the next search.
-///
-/// The pid is pinned first and its parent is checked afterwards, so a reused pid is never signalled. A
-/// member with a new parent is found by the next search.
 fn signal_member(proc: BorrowedFd<'_>, member: Member, signal: Signal) -> Option<u8> {
     let pidfd = pidfd_open(Pid::from_raw(member.pid)?, PidfdFlags::empty()).ok()?;
     let stat = stat(proc, member.pid).filter(|stat| stat.parent == member.parent)?;

@@ -209,9 +209,6 @@ enum Phase {
 ///
 /// Every read moves the deadline, but resetting the timer each time would be slow. A timer that fires too
 /// early is set to the remaining time.
-///
-/// Every read moves the deadline, so the timer is not reset each time. If it fires early, it is set to the
-/// remaining time.
 struct ReadDeadline {
     phase: Phase,
     deadline: Instant,

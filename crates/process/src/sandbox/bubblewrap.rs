@@ -1,8 +1,8 @@
 //! Builds the arguments of bubblewrap.
 //!
-//! Bubblewrap takes paths, and follows links in the source and the destination of a mount. A concurrent
-//! command can replace a directory it may change by a link; bubblewrap would then mount the link's target.
-//! So nothing is mounted from or onto a path below a writable directory.
+//! Bubblewrap follows links in the source and the destination of a mount. A command that runs at the same
+//! time can replace a directory that it may change by a link, and bubblewrap would mount the link's target.
+//! So no source or destination of a mount is below a writable directory.
 
 use std::ffi::OsString;
 use std::io;
@@ -19,24 +19,26 @@ use crate::{Environment, SpawnError};
 pub(crate) const INSTALL_PATHS: [&str; 4] =
     ["/usr/bin/bwrap", "/usr/local/bin/bwrap", "/bin/bwrap", "/run/current-system/sw/bin/bwrap"];
 
-/// Directories replaced by empty ones. `/run` holds the sockets of services that would act
-/// outside the sandbox for a worker.
+/// Directories that are replaced by empty ones. `/run` contains sockets of services that would act outside of
+/// the sandbox for a worker.
 pub(crate) const PRIVATE_DIRECTORIES: [&str; 2] = ["/run", "/tmp"];
-/// Parts of the private directories that programs need.
+/// Parts of [`PRIVATE_DIRECTORIES`] that programs need.
 const SHOWN_IN_PRIVATE: [&str; 3] = ["/run/current-system", "/run/opengl-driver", "/run/systemd/resolve"];
 
-/// `MAX_ARGS` of bubblewrap. With more it exits with a status that looks like the command's.
+/// Maximum number of arguments, called `MAX_ARGS` in bubblewrap. If it is exceeded, bubblewrap exits with a
+/// status that looks like the command's.
 const MAX_ARGUMENTS: usize = 9000;
 
-/// The capabilities that root keeps: those over files, which the mounts confine.
+/// Capabilities that root keeps: those over files, because the mounts confine them.
 const ROOT_CAPABILITIES: [&str; 3] = ["CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER"];
 
-/// The input for the arguments. Every path is absolute and free of links.
+/// The input from which the arguments are built. Every path is absolute and contains no links.
 pub(crate) struct BubblewrapPlan<'a> {
-    /// The visible parts instead of everything: system entries, hidden paths in them, and mounts.
+    /// The visible parts of the file system: system entries, hidden paths in them, and mounts. `None` shows
+    /// everything.
     pub(crate) pieces: Option<(&'a [SystemEntry], &'a [Hidden], &'a [Mount])>,
     pub(crate) writable: &'a [PathBuf],
-    /// Entries of [`PRIVATE_DIRECTORIES`] that exist here.
+    /// Entries of [`PRIVATE_DIRECTORIES`] that exist on this machine.
     pub(crate) private: &'a [&'a str],
     pub(crate) network: bool,
     pub(crate) cwd: &'a Path,
@@ -47,7 +49,7 @@ pub(crate) struct BubblewrapPlan<'a> {
 }
 
 impl BubblewrapPlan<'_> {
-    /// Returns `true` if there is something visible at this path inside.
+    /// Returns `true` if a file is visible at `path` inside the sandbox.
     pub(crate) fn shows(&self, path: &Path) -> bool {
         if let Some((_, _, pieces)) = self.pieces {
             return private_root::shows(pieces, path);
@@ -57,8 +59,8 @@ impl BubblewrapPlan<'_> {
         !hidden || shown.into_iter().any(|place| path.starts_with(place))
     }
 
-    /// Returns the options. Bubblewrap reads them from a descriptor, because on the command line every
-    /// process could read the environment in them.
+    /// Returns the options. They are passed by a descriptor, because every process could read the environment
+    /// in a command line.
     pub(crate) fn options(&self) -> Vec<OsString> {
         let mut options = Options(Vec::new());
         match self.pieces {
@@ -74,7 +76,7 @@ impl BubblewrapPlan<'_> {
         }
         options.push(["--cap-drop", "ALL"]);
         if self.root {
-            // Without this, root could write below /proc/sys, for instance to `kernel.core_pattern`.
+            // If /proc were writable, root could change kernel settings such as `kernel.core_pattern`.
             options.push(["--remount-ro", "/proc"]);
             for capability in ROOT_CAPABILITIES {
                 options.push(["--cap-add", capability]);
@@ -109,9 +111,6 @@ impl BubblewrapPlan<'_> {
 }
 
 /// Rejects mounts that a command could redirect by a link.
-///
-/// # Errors
-/// If a source or destination of a mount is below a writable directory.
 pub(crate) fn check_pieces(pieces: &[Mount], hidden: &[Hidden]) -> Result<(), SpawnError> {
     let is_changeable = |path: &Path| {
         pieces.iter().any(|piece| piece.writable && path != piece.source && path.starts_with(&piece.source))
@@ -130,9 +129,9 @@ pub(crate) fn check_pieces(pieces: &[Mount], hidden: &[Hidden]) -> Result<(), Sp
     }
 }
 
-/// Returns the path outside that a mount at `at` covers.
+/// Returns the path outside of the sandbox that a mount at `at` covers.
 fn path_on_disk(pieces: &[Mount], at: &Path) -> PathBuf {
-    // Outer mounts come first.
+    // Outer mounts come first, so the last match is the innermost one.
     let outer = pieces.iter().rfind(|piece| at != piece.at && at.starts_with(&piece.at));
     let inside = outer.and_then(|outer| Some(outer.source.join(at.strip_prefix(&outer.at).ok()?)));
     inside.unwrap_or_else(|| at.to_owned())
@@ -168,7 +167,7 @@ impl Options {
             self.0.extend([how.into(), source.into(), at.into()]);
         }
         self.hide(&within);
-        // The rest of the root was created by the launcher for mounting.
+        // The launcher has created the rest of the root directory for mounting, so it is made read-only now.
         self.push(["--remount-ro", "/"]);
     }
 
@@ -186,7 +185,7 @@ impl Options {
     }
 }
 
-/// Fails if bubblewrap does not accept this many arguments, including those of the command.
+/// Fails if the number of arguments, including those of the command, is too large for bubblewrap.
 pub(crate) fn check_count(arguments: usize) -> Result<(), SpawnError> {
     if arguments <= MAX_ARGUMENTS {
         return Ok(());
@@ -195,7 +194,7 @@ pub(crate) fn check_count(arguments: usize) -> Result<(), SpawnError> {
     Err(SpawnError::Sandbox { action: "pass all arguments to bubblewrap", source: io::Error::other(why) })
 }
 
-/// Encodes words as bubblewrap reads them from a descriptor.
+/// Encodes words in the format in which bubblewrap reads them from a descriptor.
 pub(crate) fn encode(options: &[OsString]) -> Vec<u8> {
     options.iter().flat_map(|word| word.as_bytes().iter().copied().chain([0])).collect()
 }
@@ -239,7 +238,7 @@ mod tests {
         };
         let options: Vec<String> =
             view.options().into_iter().map(|word| word.into_string().unwrap()).collect();
-        // One line for every option.
+        // Each option is printed on its own line.
         let text = options.join(" ").replace(" --", "\n--");
         assert_eq!(text, expected);
     }
@@ -297,7 +296,7 @@ mod tests {
         assert!(refused(Some(mount("/r/sub", "/x/sub", false)), &[]), "the mount point can be a link");
         assert!(refused(None, &hide("/w/key")));
         assert!(refused(None, &hide("/x/key")));
-        // Reached through a read-only mount of a directory that is writable elsewhere.
+        // The path leads through a read-only mount of a directory that is writable at another path.
         assert!(refused(Some(mount("/", "/all", false)), &hide("/all/w/key")));
         assert!(!refused(Some(mount("/r", "/all", false)), &hide("/all/key")));
     }

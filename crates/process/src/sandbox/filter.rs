@@ -22,25 +22,25 @@ const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
 
 const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
 const KILL: u32 = libc::SECCOMP_RET_KILL_PROCESS;
-/// Result for sockets: the error of a system that restricts sockets.
+/// Verdict on refused sockets: `EACCES`, the error of systems that restrict sockets.
 const DENIED: u32 = libc::SECCOMP_RET_ERRNO | libc::EACCES as u32;
-/// Result for calls that act on other processes or the whole machine.
+/// Verdict on calls that act on other processes or the whole machine.
 const FORBIDDEN: u32 = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
-/// Result for calls that programs can do without.
+/// Verdict on calls that programs can do without: `ENOSYS`, as if the call did not exist.
 const ABSENT: u32 = libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32;
-/// Result for extended attributes: the error of a file system without them, which programs that copy files
-/// handle.
+/// Verdict on changes of extended attributes: `EOPNOTSUPP`, the error of a file system without them, which
+/// programs that copy files handle.
 const UNSUPPORTED: u32 = libc::SECCOMP_RET_ERRNO | libc::EOPNOTSUPP as u32;
 
-/// The mode bits that make a program run as its owner or group.
+/// Mode bits that make a program run as its owner or group.
 const SET_ID: u32 = libc::S_ISUID | libc::S_ISGID;
-/// Flags of `open` that make it use the mode.
+/// Flags with which `open` uses its mode argument.
 const CREATE_FLAGS: u32 = (libc::O_CREAT | (libc::O_TMPFILE & !libc::O_DIRECTORY)).cast_unsigned();
 
-/// The part of a socket's type that is not flags.
+/// Bits of a socket's type argument that are the type. The other bits are flags.
 const SOCKET_TYPE_MASK: u32 = 0xf;
 
-/// `true` if there is a filter for this processor.
+/// `true` if a filter exists for this processor.
 pub(crate) const IS_SUPPORTED: bool = !CALLS.is_empty();
 
 /// The families of sockets that a process may create.
@@ -55,17 +55,17 @@ pub(crate) const IS_SUPPORTED: bool = !CALLS.is_empty();
 /// processes reach each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Families {
-    /// Internet sockets, in the machine's network or in its own.
+    /// Internet sockets, in the machine's network or in an own one.
     Internet,
     None,
 }
 
-/// The process ids that a process may act on.
+/// The process ids on which a process may act.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pids {
-    /// Only its own, written as `0`.
+    /// Only the process itself, written as `0`.
     Own,
-    /// All, because processes outside have no id in its PID namespace.
+    /// All process ids, because in a PID namespace the processes outside have none.
     Namespace,
 }
 
@@ -90,8 +90,8 @@ pub(crate) fn program(families: Families, pids: Pids) -> Vec<Instruction> {
     })
 }
 
-/// Builds a second filter for a process without its own IPC namespace: with an id or a key the process
-/// could use the System V queues, semaphores and memory of all processes of this user.
+/// Builds the second filter for a process without its own IPC namespace. With an id or a key, the process
+/// could use the System V queues, semaphores and memory of all processes of its user.
 pub(crate) fn no_system_v() -> Vec<Instruction> {
     assemble(|rule| (rule == Rule::SystemV).then(|| vec![end(FORBIDDEN)]))
 }
@@ -114,7 +114,7 @@ fn assemble(body: impl Fn(Rule) -> Option<Vec<Instruction>>) -> Vec<Instruction>
     let mut program = vec![load(offset_of!(libc::seccomp_data, arch))];
     for calls in CALLS {
         let block = block(calls, &body);
-        // A conditional jump spans at most 255 instructions, so an unconditional one skips the block.
+        // A conditional jump spans at most 255 instructions, so an unconditional jump skips the block.
         let skip = Instruction { code: JUMP, jt: 0, jf: 0, k: block.len() as u32 };
         program.extend([jump(JUMP_IF_EQUAL, calls.arch, 1, 0), skip]);
         program.extend(block);
@@ -198,7 +198,7 @@ fn when(value: u32, verdict: u32) -> [Instruction; 2] {
     [jump(JUMP_IF_EQUAL, value, 0, 1), end(verdict)]
 }
 
-/// Loads the lower half of an argument. It is first in memory on every supported processor.
+/// Loads the lower half of an argument, which comes first in memory on every supported processor.
 fn argument(index: usize) -> Instruction {
     load(offset_of!(libc::seccomp_data, args) + index * size_of::<u64>())
 }
@@ -215,7 +215,7 @@ fn end(verdict: u32) -> Instruction {
     Instruction { code: RETURN, jt: 0, jf: 0, k: verdict }
 }
 
-/// Encodes the filter as launchers read it from a descriptor.
+/// Encodes a filter in the format in which launchers read it from a descriptor.
 pub(crate) fn bytes(program: &[Instruction]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(program.len() * 8);
     for Instruction { code, jt, jf, k } in program {
@@ -230,7 +230,7 @@ pub(crate) fn bytes(program: &[Instruction]) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    /// Evaluates a call as the kernel would.
+    /// Returns the verdict of a filter, evaluated as the kernel would.
     fn run(program: &[Instruction], arch: u32, number: u32, arguments: [u64; 4]) -> u32 {
         let (mut at, mut value) = (0, 0);
         loop {
@@ -252,8 +252,8 @@ mod tests {
         }
     }
 
-    /// Checks the verdict about one kind of call, in every kind of program. The upper halves of arguments
-    /// have no effect.
+    /// Checks the verdict on one kind of call for every kind of program. The upper halves of the arguments
+    /// must not matter.
     #[track_caller]
     fn check(program: &[Instruction], kind: Rule, [one, two, three]: [u32; 3], expected: u32) {
         check_all(program, kind, [one, two, three, 0], expected);
@@ -382,7 +382,7 @@ mod tests {
                 check_all(&program, Rule::ModeIfCreated(2), [0, flags, mode, 0], expected);
                 check_all(&program, Rule::ModeIfCreated(3), [0, 0, flags, mode], expected);
             }
-            // Without these flags the register of the mode has an arbitrary value.
+            // Without these flags, the register of the mode has an arbitrary value.
             for flags in [libc::O_DIRECTORY.cast_unsigned(), read_write] {
                 check_all(&program, Rule::ModeIfCreated(3), [0, 0, flags, mode], ALLOW);
             }

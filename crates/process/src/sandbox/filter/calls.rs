@@ -98,12 +98,6 @@ const IO_PRIORITY_OF_PROCESS: u32 = 1;
 ///
 /// Signals are not listed either, because a filter cannot know the owner of a process id. Landlock prevents
 /// signals to the outside since version 6, and in a PID namespace other processes have no id.
-///
-/// Calls that the kernel guards like `ptrace` (`process_vm_readv`, `kcmp` and others) are not listed:
-/// Landlock lets a process trace only within its own sandbox.
-///
-/// Signals are not listed either, because a filter cannot know the owner of a process id. Landlock prevents
-/// signals to the outside since version 6, and in a PID namespace other processes have no id.
 const RULES: &[(Rule, Numbers)] = &[
     (Rule::Socket, on(41, 359, 198, 281)),
     (Rule::Pair, on(53, 360, 199, 288)),
