@@ -55,7 +55,7 @@ const SERVED_METHODS: &[&str] = &[
 /// Returns the RPC options of the agent's end of a conversation.
 #[must_use]
 pub fn options() -> Options {
-    // An agent that hangs must be able to leave many requests unanswered.
+    // A script may leave many requests unanswered, so the limit of open requests is high.
     Options { max_requests: 1 << 16, ..Options::agent(|method| SERVED_METHODS.contains(&method)) }
 }
 
@@ -82,7 +82,7 @@ pub async fn run(peer: Peer, mut inbox: Inbox, raw: Box<dyn Write + Send>, scrip
         tokio::select! {
             biased;
             Ok(ended) = ended_rx.wait_for(Option::is_some) => {
-                // Dropping the inbox would answer the requests in it.
+                // Dropping the inbox would answer the requests that it holds.
                 std::mem::forget(inbox);
                 return ended.unwrap_or(Ended::PeerLeft);
             }
@@ -99,7 +99,7 @@ pub async fn run(peer: Peer, mut inbox: Inbox, raw: Box<dyn Write + Send>, scrip
         }
     }
     let turn_ends = async { while tasks.join_next().await.is_some() {} };
-    // Turns that take longer are dropped: the client has disconnected.
+    // Turns that take longer are dropped, because the client has disconnected anyway.
     let _ = tokio::time::timeout(TURN_END_TIMEOUT, turn_ends).await;
     Ended::PeerLeft
 }
@@ -117,7 +117,7 @@ pub(crate) struct Agent {
     ended: watch::Sender<Option<Ended>>,
 }
 
-/// State of the connection, set by `initialize` and authentication.
+/// State of the connection, set by `initialize` and by authentication.
 pub(crate) struct Connection {
     pub(crate) handshake: Handshake,
     pub(crate) client: ClientCan,
@@ -152,14 +152,14 @@ impl Agent {
         }
     }
 
-    /// Runs the script's start steps before anything is read.
+    /// Runs the script's start steps. Nothing is read from the client before.
     async fn start(self: Arc<Self>) {
         let mut runner = StepRunner::new(Arc::clone(&self), None);
-        // No request waits for a response, so the outcome does not matter.
+        // No request waits for a response to these steps, so their outcome does not matter.
         let _ = runner.run_steps(self.script.on(Event::Start)).await;
     }
 
-    /// Handles a message at once, or returns a future for what takes time.
+    /// Handles a message at once, or returns a future if handling takes time.
     fn handle_item(self: &Arc<Self>, item: Item) -> Option<RequestFuture> {
         match item {
             Item::Request(request) => {
@@ -189,7 +189,7 @@ impl Agent {
     }
 
     pub(crate) fn connection(&self) -> MutexGuard<'_, Connection> {
-        // No code panics while it holds the lock; even if it did, the values would be consistent.
+        // No code panics while it holds this lock. Even after a panic, the values would be consistent.
         lock(&self.connection)
     }
 

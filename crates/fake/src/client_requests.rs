@@ -57,7 +57,8 @@ impl StepRunner {
             "args": words.collect::<Vec<_>>(),
             "cwd": cwd.map_or_else(|| self.values.cwd.clone(), |cwd| self.values.path(cwd)),
         });
-        // Not cancellable: without its id, a created terminal could not be released.
+        // Waiting is not cancellable: without its id, a terminal that the client creates later could not be
+        // released.
         let created = self.ask_client(method::TERMINAL_CREATE, &params).await?;
         let terminal = match created {
             Ok(created) => created["terminalId"].as_str().unwrap_or_default().to_owned(),
@@ -110,7 +111,7 @@ impl StepRunner {
         Ok(())
     }
 
-    /// Sends a notice that the client lacks a capability that this step needs.
+    /// Sends a notice that the client lacks the capability that the step needs.
     async fn report_unsupported(&mut self, method: &str) -> StepResult {
         let text = format!("(this client does not offer {method})");
         self.values.last.clone_from(&text);
@@ -119,12 +120,12 @@ impl StepRunner {
         self.send_update(update).await
     }
 
-    /// Sends a request and waits for the response or the end of the turn.
+    /// Sends a request. Waits for the response, or for the end of the turn.
     pub(crate) async fn call(&self, method: &str, params: &Value) -> StepResult<Result<Value, String>> {
         self.unless_cancelled(self.ask_client(method, params)).await?
     }
 
-    /// Sends a request and waits for the response: a result, or an error as text.
+    /// Sends a request and waits for the response. Returns the result, or the error as text.
     async fn ask_client(&self, method: &str, params: &Value) -> StepResult<Result<Value, String>> {
         let asking = async { self.agent.peer.call(method, params).await?.response().await?.read() };
         match asking.await {
@@ -135,7 +136,7 @@ impl StepRunner {
     }
 }
 
-/// Returns the text member `field` of a response, or the error text.
+/// Returns the text in the member `field` of a response. For an error, returns the error text.
 fn text(answer: Result<Value, String>, field: &str) -> String {
     match answer {
         Ok(answer) => answer[field].as_str().unwrap_or_default().to_owned(),

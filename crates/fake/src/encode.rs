@@ -31,7 +31,7 @@ pub(crate) fn user_message(version: Version, blocks: &[Value], message: &str) ->
     }
 }
 
-/// Returns a state update. Version 2 only.
+/// Returns a state update, which only version 2 has.
 pub(crate) fn state(state: &str) -> Value {
     json!({"sessionUpdate": "state_update", "state": state})
 }
@@ -237,7 +237,7 @@ fn auth_method(version: Version, auth: &Auth) -> Value {
     }
 }
 
-/// Removes `null` members: clients report an absent member more clearly.
+/// Removes members that are `null`, because clients report a missing member more clearly.
 fn drop_nulls(value: &mut Value) {
     if let Value::Object(members) = value {
         members.retain(|_, member| !member.is_null());

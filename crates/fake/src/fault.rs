@@ -1,4 +1,4 @@
-//! Faults: what a correct agent never does.
+//! Faults: behavior that a correct agent never shows.
 
 use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
@@ -15,7 +15,7 @@ use crate::agent::Ended;
 use crate::script::step::{Fault, Speaker};
 use crate::step_runner::{RunEnd, StepResult, StepRunner};
 
-/// Bytes of a giant line that are written at a time.
+/// Number of bytes of a giant line that are written at a time.
 const CHUNK_BYTES: usize = 64 << 10;
 
 const UNKNOWN_RESPONSE: &[u8] = b"{\"jsonrpc\":\"2.0\",\"id\":\"never-asked\",\"result\":{}}\n";
@@ -40,7 +40,7 @@ impl StepRunner {
             Fault::Exit(code) => self.end(Ended::Exit(*code)).await,
             Fault::CloseStdout => {
                 self.flush().await?;
-                // Without its output the agent receives nothing either, but does not end.
+                // An agent without output also stops reading, but the end of its input does not end it.
                 self.agent.ignores_eof.store(true, Ordering::Release);
                 self.agent.silence.set();
                 self.agent.raw.close();
@@ -56,7 +56,7 @@ impl StepRunner {
                 Ok(())
             }
             Fault::IgnoreSigterm => {
-                // Once a handler is installed, the signal never has its default effect again.
+                // After a handler was installed, the signal never has its default effect again.
                 if let Err(error) = signal(SignalKind::terminate()) {
                     tracing::warn!(%error, "ignoring SIGTERM failed");
                 }
@@ -64,7 +64,7 @@ impl StepRunner {
             }
             Fault::Stderr(text) => {
                 let line = format!("{}\n", self.values.fill(text));
-                // A closed stderr does not end the agent.
+                // If stderr is closed, the text is lost, but the agent continues.
                 let _ = io::stderr().write_all(line.as_bytes());
                 Ok(())
             }
@@ -76,14 +76,14 @@ impl StepRunner {
         }
     }
 
-    /// Writes a line directly, for a response that is sent twice.
+    /// Writes a response line a second time, without the connection's checks.
     pub(crate) async fn write_line(&self, line: Bytes) {
-        // If the client has disconnected, no second response is needed.
+        // Writing fails if the client has disconnected, and then needs no second response.
         let _ = self.write_raw([&line[..], b"\n"].concat().into()).await;
     }
 
     async fn end(&self, ended: Ended) -> StepResult {
-        // Messages sent before must arrive before.
+        // Messages that were sent before must also arrive before.
         let _ = self.flush().await;
         self.agent.end(ended);
         Err(RunEnd::Silent)
@@ -114,7 +114,7 @@ impl StepRunner {
         Ok(())
     }
 
-    /// Returns the parts before and after the text in the line of a message chunk.
+    /// Returns the parts of a message chunk's line before and after the text.
     fn line_around(&mut self) -> (Bytes, Bytes) {
         const HERE: &str = "(here)";
         let update = self.chunk(Speaker::Message, HERE);
@@ -126,7 +126,7 @@ impl StepRunner {
         (line.slice(..at), tail.into())
     }
 
-    /// Writes bytes that are not a message, after all messages so far.
+    /// Writes bytes that are not a message, after all messages that were sent before.
     async fn write_raw(&self, bytes: Bytes) -> StepResult {
         self.flush().await?;
         self.agent.raw.write(bytes).await;

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use serde_json::Value;
 
-/// Most updates kept; older ones are removed.
+/// Maximum number of updates that are kept. The oldest are removed first.
 const MAX_UPDATES: usize = 1000;
 
 /// The updates of a session, with the chunks of a message joined.
@@ -34,7 +34,8 @@ impl History {
         let Some(last) = self.updates.back_mut() else { return false };
         let Some((_, message)) = WHOLE_KINDS.iter().find(|(chunk, _)| *chunk == kind) else { return false };
         let Some(more) = update["content"]["text"].as_str() else { return false };
-        // With ids the last entry is a whole message, without them a longer chunk.
+        // With message ids, the last entry of the history is a whole message. Without ids, it is a chunk that
+        // grows.
         let (same, text) = match update.get("messageId") {
             Some(id) => (
                 last["sessionUpdate"] == *message && last["messageId"] == *id,
@@ -56,7 +57,7 @@ impl History {
     }
 }
 
-/// Converts the first chunk with a message id to the whole message.
+/// Converts the first chunk of a message with an id to the whole message.
 fn whole(kind: &str, update: &Value) -> Value {
     match WHOLE_KINDS.iter().find(|(chunk, _)| *chunk == kind) {
         Some((_, message)) if update.get("messageId").is_some() => serde_json::json!({

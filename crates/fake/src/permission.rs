@@ -48,7 +48,7 @@ impl StepRunner {
         match version {
             Version::V1 => json!({
                 "sessionId": self.values.session,
-                // Version 1 requires a tool call, so one is made up.
+                // Version 1 requires a tool call, so a request without one gets an invented call.
                 "toolCall": {"toolCallId": tool.unwrap_or_else(|| "permission".to_owned()), "title": title},
                 "options": options,
             }),

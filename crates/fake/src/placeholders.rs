@@ -17,14 +17,15 @@ pub(crate) struct PlaceholderValues {
     pub(crate) turn: u64,
     /// `{n}`: the round of the innermost repetition, from 1.
     pub(crate) round: u64,
-    /// `{last}`: the client's response to the last request.
+    /// `{last}`: the client's response to the last request of the agent.
     pub(crate) last: String,
-    /// `{exit}`: exit status of the last command.
+    /// `{exit}`: the exit status of the last command.
     pub(crate) exit: String,
 }
 
 impl PlaceholderValues {
-    /// Replaces the placeholders in `text`. Values are not searched for placeholders, and other braces stay.
+    /// Replaces the placeholders in `text`. Inserted values are not searched for placeholders, and unknown
+    /// words in braces stay.
     pub(crate) fn fill(&self, text: &str) -> String {
         let mut filled = String::with_capacity(text.len());
         let mut rest = text;

@@ -1,7 +1,8 @@
 //! Writes bytes that are not messages, on a separate thread.
 //!
 //! A write blocks while the client does not read. Neither other sessions nor the exit of the process may wait
-//! for that. So this is not a thread of the runtime: the shutdown of the runtime waits for its threads.
+//! for that. The thread does not belong to the runtime, because the shutdown of the runtime waits for its
+//! threads.
 
 use std::io::{self, Write};
 use std::sync::Mutex;
@@ -13,10 +14,10 @@ use bytes::{Buf, Bytes};
 use narrows_base::sync::lock;
 use tokio::sync::oneshot;
 
-/// Delay before a retry when the thread is busy.
+/// Delay before a write is retried while the thread is busy.
 const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Bytes to write, and the channel for the number of bytes written.
+/// Bytes to write, and a channel for the number of written bytes.
 type Job = (Bytes, oneshot::Sender<io::Result<usize>>);
 
 /// Output for bytes that are not messages.
@@ -39,7 +40,7 @@ impl RawOutput {
         *lock(&self.state) = State::Closed;
     }
 
-    /// Writes all of `bytes`. Stops without an error if the output is closed.
+    /// Writes all of `bytes`. A closed output is not an error.
     pub(crate) async fn write(&self, mut bytes: Bytes) {
         while !bytes.is_empty() {
             match self.try_write(bytes.clone()).await {
@@ -54,7 +55,7 @@ impl RawOutput {
         }
     }
 
-    /// Queues one write for the thread, and returns how many bytes it wrote.
+    /// Passes one write to the thread. Returns the number of bytes that were written.
     async fn try_write(&self, bytes: Bytes) -> io::Result<usize> {
         let (done, written) = oneshot::channel();
         self.thread()?.try_send((bytes, done)).map_err(|error| match error {
@@ -64,7 +65,7 @@ impl RawOutput {
         written.await.map_err(|_| io::ErrorKind::BrokenPipe)?
     }
 
-    /// Returns the queue of the thread, and starts the thread at first use.
+    /// Returns the queue of the thread. The first call starts the thread.
     fn thread(&self) -> io::Result<SyncSender<Job>> {
         let mut state = lock(&self.state);
         if let State::Writing(jobs) = &*state {
@@ -84,9 +85,9 @@ impl RawOutput {
 fn write_jobs(mut out: Box<dyn Write + Send>, jobs: Receiver<Job>) {
     while let Ok((bytes, done)) = jobs.recv() {
         let written = out.write(&bytes);
-        // The bytes must arrive now; if flushing fails, the next write reports it.
+        // Flushing makes the bytes arrive now. If flushing fails, the next write reports the error.
         let _ = out.flush();
-        // The task that waits for the result may have been cancelled.
+        // Sending fails if the task that waits for the result was cancelled.
         let _ = done.send(written);
     }
 }

@@ -19,10 +19,10 @@ use crate::session::Session;
 use crate::step_runner::{RunEnd, StepRunner};
 use crate::turn;
 
-/// The part of a request that takes time.
+/// The slow part of handling a request.
 pub(crate) type RequestFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Result, steps and updates of a request.
+/// Plan for a request: its result, the script steps to run, and the updates to send.
 struct Plan {
     result: Value,
     /// Script event that the request triggers.
@@ -30,7 +30,7 @@ struct Plan {
     session: Option<Arc<Session>>,
     /// Updates sent in `session` before the response.
     updates: Vec<Value>,
-    /// `true` if the running turn of `session` is cancelled first.
+    /// `true` if the running turn of `session` must be cancelled first.
     closes: bool,
 }
 
@@ -48,7 +48,7 @@ impl Plan {
     }
 }
 
-/// Handles a request at once, or returns a future for what takes time.
+/// Handles a request at once, or returns a future if handling takes time.
 pub(crate) fn handle(
     agent: &Arc<Agent>,
     frame: &Frame,
@@ -75,7 +75,7 @@ pub(crate) fn handle(
     None
 }
 
-/// Runs the script's steps, then the request, then responds.
+/// Runs the script's steps, performs the request, and then responds.
 async fn run_plan(agent: Arc<Agent>, plan: Plan, response: ScriptedResponse) {
     let mut runner =
         StepRunner::new(Arc::clone(&agent), plan.session.clone()).with_response(response, plan.result);
@@ -114,7 +114,7 @@ fn handshake_error(refusal: &Refusal) -> RpcError {
     RpcError { code: refusal.code().into(), message: refusal.to_string().into(), data: refusal.data() }
 }
 
-/// Returns the version of the connection if the request is allowed now.
+/// Returns the version of the connection if `method` is allowed in the current state.
 pub(crate) fn check_request(agent: &Agent, method: &str) -> Result<Version, RpcError> {
     let version =
         agent.connection().handshake.other_request().map_err(|refusal| handshake_error(&refusal))?;
@@ -122,7 +122,7 @@ pub(crate) fn check_request(agent: &Agent, method: &str) -> Result<Version, RpcE
     let offered = match (method, version) {
         (method::SESSION_LOAD, _) => can.load,
         (method::SESSION_DELETE, _) => can.delete,
-        // In version 2 the other methods come with the session capability.
+        // In version 2, the session capability includes the methods that are optional in version 1.
         (method::SESSION_RESUME, Version::V1) => can.resume,
         (method::SESSION_LIST, Version::V1) => can.list,
         (method::SESSION_CLOSE, Version::V1) => can.close,
@@ -167,7 +167,7 @@ fn plan_request(agent: &Arc<Agent>, frame: &Frame, method: &str) -> Result<Plan,
             Ok(Plan::new(result, Event::SessionLoad).in_session(session).with_updates(history))
         }
         method::SESSION_RESUME => resume(agent, version, frame, &params),
-        // Closing or deleting a missing session succeeds.
+        // Closing or deleting a session that does not exist succeeds.
         method::SESSION_CLOSE => Ok(close_session(agent, &params, Event::SessionClose, false)),
         method::SESSION_DELETE => Ok(close_session(agent, &params, Event::SessionDelete, true)),
         method::SESSION_SET_MODE => {
@@ -181,14 +181,14 @@ fn plan_request(agent: &Arc<Agent>, frame: &Frame, method: &str) -> Result<Plan,
                 return Err(invalid("unknown configuration option"));
             }
             let mut updates = set_mode(agent, version, &session, &params["value"])?;
-            // The response contains the options, so only the mode update of version 1 is sent.
+            // The response already contains the options, so only version 1's update of the mode is sent.
             updates.retain(|update| update["sessionUpdate"] != "config_option_update");
             let result =
                 json!({"configOptions": encode::options(version, &agent.script.modes, &session.mode())});
             Ok(Plan::new(result, Event::SessionSetConfigOption).in_session(session).with_updates(updates))
         }
         method::SESSION_CANCEL => {
-            // The specification defines a notification; a client that sends an id expects a response.
+            // The specification defines only a notification. A client that sends an id expects a response.
             let session = open_session(agent, &params)?;
             turn::cancel(agent, &session);
             Ok(Plan { event: None, ..Plan::new(json!({}), Event::SessionClose) })
@@ -220,7 +220,7 @@ fn new_session(agent: &Agent, version: Version, params: &Value) -> Result<Plan, 
     Ok(Plan::new(result, Event::SessionNew).in_session(session))
 }
 
-/// Returns the session settings that new, load and resume respond with.
+/// Returns the session settings in the responses to new, load and resume.
 fn settings(agent: &Agent, version: Version, session: &Session) -> Value {
     let modes = &agent.script.modes;
     let mut settings = json!({});
@@ -285,7 +285,7 @@ fn close_session(agent: &Agent, params: &Value, event: Event, forever: bool) -> 
             session.set_closed(true);
             Plan { closes: true, ..plan.in_session(session) }
         }
-        // Without a session no steps can run.
+        // Steps need a session, so without one none are run.
         None => Plan { event: None, ..plan },
     }
 }
@@ -329,7 +329,7 @@ pub(crate) fn invalid(message: &'static str) -> RpcError {
     RpcError::new(Code::InvalidParams, message)
 }
 
-/// Parses the params of a request, as strictly as the schema.
+/// Parses the params of a request. Refuses params that violate the schema.
 pub(crate) fn read<T: DeserializeOwned>(frame: &Frame) -> Result<T, RpcError> {
     frame.read_params().map_err(|error| RpcError::new(Code::InvalidParams, error.to_string()))
 }

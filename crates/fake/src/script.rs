@@ -21,7 +21,7 @@ pub struct Script {
     pub(crate) name: String,
     pub(crate) version: String,
     pub(crate) protocol: Versions,
-    /// Pattern of session ids, with `{n}` for their number.
+    /// Pattern of session ids, in which `{n}` stands for the number of the session.
     pub(crate) session_id: String,
     /// Pause between two steps.
     pub(crate) delay: Duration,
@@ -36,9 +36,9 @@ pub struct Script {
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Turn {
-    /// If set, the turn only applies to prompts that contain this text.
+    /// Text that a prompt must contain for this turn. `None` makes the turn one of those that run in order.
     pub(crate) when: Option<String>,
-    /// Pause between two steps, if different from the script's.
+    /// Pause between two steps. `None` applies the pause of the script.
     pub(crate) delay: Option<Duration>,
     pub(crate) steps: Vec<Step>,
 }
@@ -78,7 +78,7 @@ impl Default for Capabilities {
             audio: true,
             embedded_context: true,
             mcp_http: true,
-            // Few agents support these.
+            // Few agents support SSE, so it is off by default.
             mcp_sse: false,
             mcp_acp: false,
         }
@@ -107,14 +107,14 @@ impl ScriptError {
         self.line
     }
 
-    /// Returns the problem, and the valid alternatives.
+    /// Returns a description of the problem, with the valid alternatives.
     #[must_use]
     pub fn message(&self) -> &str {
         &self.message
     }
 }
 
-/// The built-in scripts: name, summary, text.
+/// The built-in scripts, each as name, summary and text.
 const BUILTIN: &[(&str, &str, &str)] = &[
     (
         "hello",
@@ -186,8 +186,8 @@ impl Script {
         self.on.get(&event).map_or(&[], Vec::as_slice)
     }
 
-    /// Returns the turn for `prompt` after `taken` turns in order. The flag is `true` if it is the next turn
-    /// in order, and `false` if it was chosen by its condition.
+    /// Returns the turn for `prompt`, when `taken` turns in order have run. The flag is `true` for the next
+    /// turn in order, and `false` for a turn chosen by its condition.
     pub(crate) fn turn(&self, prompt: &str, taken: usize) -> Option<(&Turn, bool)> {
         let matching = |turn: &&Turn| turn.when.as_ref().is_some_and(|when| prompt.contains(when.as_str()));
         if let Some(turn) = self.turns.iter().find(matching) {

@@ -8,7 +8,7 @@ use narrows_rpc::Responder;
 use narrows_wire::{RawId, RpcError, message};
 use serde_json::Value;
 
-/// Set when the agent hangs or is about to end. No response is sent from then on.
+/// Flag that is set when the agent hangs or is about to end. No response is sent after that.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SilenceFlag(Arc<AtomicBool>);
 
@@ -60,7 +60,7 @@ impl ScriptedResponse {
         }
     }
 
-    /// Returns the responder, unless the agent is silent.
+    /// Takes the responder. Returns `None` if the agent is silent.
     fn take(&mut self) -> Option<Responder> {
         let responder = self.responder.take()?;
         if self.silence.is_set() {
@@ -81,7 +81,7 @@ impl Drop for ScriptedResponse {
     }
 }
 
-/// Never responds: dropping a responder would send an error.
+/// Leaves a request without a response for ever. Dropping the responder would send an error.
 fn forget(responder: Responder) {
     tracing::debug!(id = ?RawId::copy(responder.id().as_bytes()), "request left unanswered by the script");
     std::mem::forget(responder);

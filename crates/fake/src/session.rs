@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use crate::history::History;
 use crate::scripted_response::ScriptedResponse;
 
-/// A prompt without a response yet.
+/// A prompt that has no response yet.
 pub(crate) struct Prompt {
     pub(crate) response: ScriptedResponse,
     /// Content blocks as the client sent them.
@@ -31,10 +31,10 @@ struct State {
     mode: String,
     title: Option<String>,
     turns: u64,
-    /// Number of turns taken in order, without conditional turns.
+    /// Number of turns that were taken in order. Conditional turns do not count.
     turn_index: usize,
     history: History,
-    /// Set to `true` to cancel the running turn.
+    /// Sender of `true` to cancel the running turn.
     cancel: Option<watch::Sender<bool>>,
     waiting: VecDeque<Prompt>,
 }
@@ -54,11 +54,11 @@ impl Session {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // No code panics while it holds the lock; even if it did, the state would be consistent.
+        // No code panics while it holds this lock. Even after a panic, the state would be consistent.
         lock(&self.state)
     }
 
-    /// Begins a turn. If one is running and `wait` is set, queues the prompt.
+    /// Begins a turn. If another turn is running and `wait` is set, queues the prompt.
     pub(crate) fn begin(&self, prompt: Prompt, wait: bool) -> BeginOutcome {
         let mut state = self.state();
         if state.closed {
@@ -74,7 +74,7 @@ impl Session {
         BeginOutcome::Waiting
     }
 
-    /// Ends the running turn, and begins that of the next waiting prompt.
+    /// Ends the running turn, and begins the turn of the next waiting prompt.
     pub(crate) fn next(&self) -> Option<(Prompt, watch::Receiver<bool>)> {
         let mut state = self.state();
         if let Some(prompt) = state.waiting.pop_front() {
@@ -93,7 +93,7 @@ impl Session {
         cancelled
     }
 
-    /// Cancels the running turn, and returns the waiting prompts.
+    /// Cancels the running turn. Returns the waiting prompts, which are removed from the queue.
     pub(crate) fn cancel(&self) -> Vec<Prompt> {
         let mut state = self.state();
         if let Some(cancel) = &state.cancel {
@@ -103,7 +103,7 @@ impl Session {
     }
 
     pub(crate) async fn idle(&self) {
-        // The sender lives as long as `self`.
+        // Waiting cannot fail, because `self` holds the sender.
         let _ = self.busy.subscribe().wait_for(|busy| !busy).await;
     }
 

@@ -19,28 +19,28 @@ use crate::script::step::{Speaker, Step};
 use crate::scripted_response::ScriptedResponse;
 use crate::session::Session;
 
-/// End of a list of steps.
+/// Reason why a list of steps has ended.
 #[derive(Debug, PartialEq)]
 pub(crate) enum RunEnd {
     Done,
     Stop(String),
     Cancelled,
     Error(RpcError),
-    /// Nothing more can be sent: the agent hangs or ends, or the client has disconnected.
+    /// No more messages can be sent, because the agent hangs or ends, or the client has disconnected.
     Silent,
 }
 
-/// Result of a step: `Err` ends the steps.
+/// Result of a step. An error ends the list of steps.
 pub(crate) type StepResult<T = ()> = Result<T, RunEnd>;
 
-/// Response that is sent after the last step.
+/// The response that must be sent after the last step.
 enum PendingResponse {
-    /// No response, or the response was sent.
+    /// No response is needed, or the response was sent already.
     Nothing,
     Result(ScriptedResponse, Value),
-    /// Version 1: the stop reason, as the response to a prompt.
+    /// In version 1, the stop reason is the response to the prompt.
     Reason(ScriptedResponse),
-    /// Version 2: a state update. The prompt was already answered with this line.
+    /// In version 2, a state update ends the turn. The line is the response that has acknowledged the prompt.
     State(Option<Bytes>),
 }
 
@@ -51,14 +51,14 @@ pub(crate) struct StepRunner {
     pub(crate) delay: Duration,
     pub(crate) terminals: Vec<String>,
     pending_response: PendingResponse,
-    /// `true` if the response is sent twice.
+    /// `true` if the response must be sent twice.
     responds_twice: bool,
-    /// Become `true` when the client cancels the turn or the prompt request. `None` if the steps cannot be
-    /// cancelled.
+    /// Channels that become `true` when the client cancels the turn or the prompt request. `None` if the
+    /// steps cannot be cancelled.
     cancels: Option<[watch::Receiver<bool>; 2]>,
-    /// `true` after cancellation, while the script's own final steps run.
+    /// `true` after a cancellation, while the script's own final steps run.
     is_ending_turn: bool,
-    /// Speaker and id of the message that the next chunk continues.
+    /// Speaker and id of the message to which the next chunk may belong.
     message: Option<(Speaker, String)>,
 }
 
@@ -89,17 +89,17 @@ impl StepRunner {
         Self { pending_response: PendingResponse::Result(response, result), ..self }
     }
 
-    /// Responds with the stop reason at the end.
+    /// Makes the runner respond with the stop reason after the last step.
     pub(crate) fn respond_with_reason(&mut self, response: ScriptedResponse) {
         self.pending_response = PendingResponse::Reason(response);
     }
 
-    /// Sends a state update at the end; `response_line` has answered the prompt.
+    /// Makes the runner send a state update after the last step. `response_line` has acknowledged the prompt.
     pub(crate) fn respond_with_state(&mut self, response_line: Option<Bytes>) {
         self.pending_response = PendingResponse::State(response_line);
     }
 
-    /// Stops when the turn or its request is cancelled.
+    /// Makes the steps stop when the turn or its request is cancelled.
     pub(crate) fn cancellable(&mut self, turn: watch::Receiver<bool>, request: watch::Receiver<bool>) {
         self.cancels = Some([turn, request]);
     }
@@ -121,7 +121,7 @@ impl StepRunner {
 
     async fn run_step(&mut self, step: &Step) -> StepResult {
         let version = self.agent.version();
-        // Only adjacent chunks form one message.
+        // Chunks form one message only if no other update is between them.
         if !matches!(step, Step::Speak { .. } | Step::Pause(_) | Step::Repeat { .. } | Step::Fault(_)) {
             self.message = None;
         }
@@ -192,14 +192,14 @@ impl StepRunner {
         for round in 1..=times {
             self.values.round = round;
             self.run_steps(steps).await?;
-            // A round without any wait must yield to other tasks.
+            // A round of the loop may contain no wait, so the loop must yield to other tasks.
             self.unless_cancelled(tokio::task::yield_now()).await?;
         }
         self.values.round = outer;
         Ok(())
     }
 
-    /// Sends `text`, at once or word by word.
+    /// Sends `text`, either at once or word by word.
     pub(crate) async fn send_text(
         &mut self,
         speaker: Speaker,
@@ -220,7 +220,7 @@ impl StepRunner {
         Ok(())
     }
 
-    /// Returns the next chunk of the speaker's message, or the first of a new one.
+    /// Returns a chunk that continues the speaker's message, or begins another message.
     pub(crate) fn chunk(&mut self, speaker: Speaker, text: &str) -> Value {
         let message = match self.message.take() {
             Some((last, message)) if last == speaker => message,
@@ -265,7 +265,7 @@ impl StepRunner {
         self.unless_cancelled(self.replay(update)).await?
     }
 
-    /// Sends an update without recording it.
+    /// Sends an update that is not recorded.
     pub(crate) async fn replay(&self, update: Value) -> StepResult {
         let params = json!({"sessionId": self.values.session, "update": update});
         to_step_result(self.agent.peer.notify(method::SESSION_UPDATE, &params).await)
@@ -275,7 +275,7 @@ impl StepRunner {
         to_step_result(self.unless_cancelled(self.agent.peer.notify(method, params)).await?)
     }
 
-    /// Runs `work` until it is done or the turn is cancelled.
+    /// Runs `work` until it completes or the turn is cancelled.
     pub(crate) async fn unless_cancelled<T>(&self, work: impl Future<Output = T>) -> StepResult<T> {
         if self.is_ending_turn || self.cancels.is_none() {
             return Ok(work.await);
@@ -297,7 +297,7 @@ impl StepRunner {
     async fn cancelled(&self) {
         let Some([turn, request]) = &self.cancels else { return std::future::pending().await };
         let (mut turn, mut request) = (turn.clone(), request.clone());
-        // A receiver whose sender is gone must not count as cancelled.
+        // A receiver without a sender must not count as a cancellation.
         let either = async |cancel: &mut watch::Receiver<bool>| {
             if cancel.wait_for(|cancelled| *cancelled).await.is_err() {
                 std::future::pending::<()>().await;
@@ -309,7 +309,7 @@ impl StepRunner {
         }
     }
 
-    /// Sends the response, once.
+    /// Sends the response. Later calls do nothing.
     pub(crate) async fn finish(&mut self, end: RunEnd) {
         let end = if end == RunEnd::Done && self.is_ending_turn { RunEnd::Cancelled } else { end };
         if end == RunEnd::Silent {
@@ -331,7 +331,7 @@ impl StepRunner {
                 if let RunEnd::Error(error) = &end {
                     update["error"] = json!(error);
                 }
-                // Fails only if the client has disconnected.
+                // Sending fails only if the client has disconnected.
                 let _ = self.replay(update).await;
                 response_line
             }
@@ -342,7 +342,7 @@ impl StepRunner {
     }
 }
 
-/// Returns the stop reason of an end.
+/// Returns the stop reason for the end of a turn.
 fn reason(end: &RunEnd) -> &str {
     match end {
         RunEnd::Done => "end_turn",
@@ -352,7 +352,7 @@ fn reason(end: &RunEnd) -> &str {
     }
 }
 
-/// Ends the steps if the client has disconnected.
+/// Converts a failed send to the end of the steps, because the client has disconnected.
 fn to_step_result(outcome: Result<(), CallError>) -> StepResult {
     outcome.map_err(|_| RunEnd::Silent)
 }

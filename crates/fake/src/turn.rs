@@ -18,7 +18,8 @@ use crate::scripted_response::ScriptedResponse;
 use crate::session::{BeginOutcome, Prompt, Session};
 use crate::step_runner::{RunEnd, StepResult, StepRunner};
 
-/// Handles a prompt. Returns a future that runs its turn, or `None` if the prompt must wait or is refused.
+/// Handles a prompt. Returns a future that runs the turn of the prompt. Returns `None` if the prompt must
+/// wait or is refused.
 pub(crate) fn handle_prompt(
     agent: &Arc<Agent>,
     frame: &Frame,
@@ -33,7 +34,8 @@ pub(crate) fn handle_prompt(
         }
     };
     let prompt = Prompt { response, text: prompt_text(&blocks), blocks };
-    // The version 2 draft queues a second prompt. Version 1 does not define it, so it gets an error.
+    // According to the draft of version 2, a second prompt is queued. Version 1 does not define that case, so
+    // the prompt gets an error.
     match session.begin(prompt, version == Version::V2) {
         BeginOutcome::Now(prompt, cancelled) => {
             Some(Box::pin(run_turns(Arc::clone(agent), session, prompt, cancelled)))
@@ -51,7 +53,7 @@ pub(crate) fn handle_prompt(
     }
 }
 
-/// Cancels the running and waiting prompts of a session, unless the script ignores cancellation.
+/// Cancels the running turn and the waiting prompts of a session, unless the script ignores cancellation.
 pub(crate) fn cancel(agent: &Agent, session: &Session) {
     if agent.ignores_cancel.load(Ordering::Acquire) {
         return;
@@ -120,7 +122,7 @@ async fn run_turns(
     loop {
         run_turn(&agent, &session, prompt, cancelled).await;
         if agent.silence.is_set() {
-            // A silent agent never ends the turn, so the session stays busy.
+            // A silent agent never ends its turn, so the session stays busy.
             return;
         }
         match session.next() {
@@ -160,7 +162,7 @@ async fn run_turn(
     }
 }
 
-/// Acknowledges the prompt if the version has an acknowledgment.
+/// Acknowledges the prompt in version 2. Version 1 has no acknowledgment.
 async fn acknowledge_prompt(runner: &mut StepRunner, prompt: Prompt) -> StepResult {
     let version = runner.agent.version();
     let message = runner.agent.message_id();
@@ -175,7 +177,7 @@ async fn acknowledge_prompt(runner: &mut StepRunner, prompt: Prompt) -> StepResu
             return runner.send_update(encode::state("running")).await;
         }
     }
-    // Version 1 does not echo the prompt, but replays it when the session is loaded.
+    // In version 1, the prompt is not echoed, but is replayed when the session is loaded.
     for update in encode::user_message(version, &prompt.blocks, &message) {
         session.iter().for_each(|session| session.record(&update));
     }

@@ -266,7 +266,7 @@ impl Connection {
 fn handshake_error(error: &ClientInitializeError) -> String {
     match error {
         ClientInitializeError::ConnectionClosed(_) => {
-            "it closed the connection during the handshake".to_owned()
+            "the server closed the connection during the handshake".to_owned()
         }
         ClientInitializeError::TransportError { error, .. } => http::error_text(error.error.as_ref()),
         ClientInitializeError::JsonRpcError(error) => {
@@ -280,7 +280,7 @@ pub(crate) fn service_error_text(error: &ServiceError) -> String {
     match error {
         ServiceError::McpError(error) => one_line(&format!("{} ({})", error.message, error.code.0)),
         ServiceError::TransportSend(error) => http::error_text(error.error.as_ref()),
-        ServiceError::TransportClosed => "it closed the connection".to_owned(),
+        ServiceError::TransportClosed => "the server closed the connection".to_owned(),
         error => error_chain(error),
     }
 }

@@ -117,7 +117,7 @@ impl ServerEntry {
             tokio::select! {
                 () = wait_for_stop(&mut stop) => {}
                 () = self.refresh_tools(&connection, &options) => {
-                    self.fail(&slot.explain("it closed the connection", true).await);
+                    self.fail(&slot.explain("the server closed the connection", true).await);
                 }
             }
             // The process sees the end of its input at once, so both can be closed at the same time.

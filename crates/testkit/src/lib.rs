@@ -12,5 +12,5 @@ pub mod sdk;
 pub mod tap;
 pub mod wait;
 
-/// The scripted agent, re-exported for crates that may not depend on it.
+/// The scripted agent, re-exported for crates that may not depend on its crate.
 pub use narrows_fake as fake;

@@ -72,7 +72,7 @@ impl Peer {
         self.send(&json!({"jsonrpc": "2.0", "method": method, "params": params})).await;
     }
 
-    /// Answers a request of the agent.
+    /// Sends a result as the answer to a request of the agent.
     pub async fn answer(&mut self, request: &Value, result: &Value) {
         self.send(&json!({"jsonrpc": "2.0", "id": request["id"], "result": result})).await;
     }

@@ -263,7 +263,7 @@ pub(super) async fn run(
         Some(output) => output,
         None => tokio::time::timeout(OUTPUT_GRACE_TIMEOUT, released)
             .await
-            .unwrap_or_else(|_| Err("it did not arrive in time".to_owned())),
+            .unwrap_or_else(|_| Err("the output did not arrive in time".to_owned())),
     };
     // The terminal no longer exists when the session is replayed, so its output is recorded instead.
     if let Ok(Output { output, .. }) = &output {

@@ -1,4 +1,4 @@
-//! Parses the steps of a correct agent.
+//! Parses the steps that a correct agent may take.
 
 use narrows_config::{SettingValue, Table, quoted};
 use narrows_wire::RpcError;
@@ -16,15 +16,15 @@ pub(super) enum StepContext {
 }
 
 pub(super) struct Action {
-    /// Key that identifies the kind.
+    /// Key of the table that identifies the kind of step.
     pub(super) name: &'static str,
     /// Other keys that are allowed in the same table.
     pub(super) other_keys: &'static [&'static str],
-    /// Parses the step from its value, the whole table and its context.
+    /// Parses the step from the key's value, the whole table and the context.
     pub(super) read: fn(SettingValue<'_>, Table<'_>, StepContext) -> Option<Step>,
 }
 
-/// All kinds except faults, which are in [`fault::FAULTS`].
+/// All kinds of steps except faults, which are in [`fault::FAULTS`].
 pub(super) const ACTIONS: &[Action] = &[
     Action { name: "say", other_keys: &["words", "every"], read: |n, f, _| speak(Speaker::Message, n, f) },
     Action { name: "think", other_keys: &["words", "every"], read: |n, f, _| speak(Speaker::Thought, n, f) },
@@ -120,7 +120,7 @@ fn speak(speaker: Speaker, node: SettingValue<'_>, fields: Table<'_>) -> Option<
     Some(Step::Speak {
         speaker,
         text: node.string()?.to_owned(),
-        // `every` only makes sense word by word.
+        // The key `every` only makes sense with the text split into words, so it implies `words`.
         words: fields.get("words").and_then(SettingValue::flag).unwrap_or(every.is_some()),
         every,
     })

@@ -136,7 +136,7 @@ pub(super) fn strings(item: SettingValue<'_>) -> Option<Vec<String>> {
     }
 }
 
-/// Accepts `true` only: to disable the setting, the key is left out.
+/// Accepts only `true`. A setting of this kind is disabled by omitting its key.
 pub(super) fn only_true(item: SettingValue<'_>) -> Option<()> {
     if item.flag()? { Some(()) } else { item.expected("true, or left out", None) }
 }

@@ -1,11 +1,11 @@
-//! Steps of an agent.
+//! The steps of a script.
 
 use std::time::Duration;
 
 use narrows_wire::RpcError;
 use serde_json::Value;
 
-/// An event that a script can react to before the response.
+/// An event to which a script can react. The steps run before the response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Event {
     Start,
@@ -37,7 +37,7 @@ impl Event {
         ("session_set_config_option", Self::SessionSetConfigOption),
     ];
 
-    /// Returns `true` if the event belongs to a session, in which the agent can send updates.
+    /// Returns `true` if the event belongs to a session. Only then can steps send updates.
     pub(crate) fn has_session(self) -> bool {
         !matches!(self, Self::Start | Self::Initialize | Self::Authenticate | Self::SessionList)
     }
@@ -117,7 +117,7 @@ pub(crate) struct ToolCall {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Diff {
     pub(crate) path: String,
-    /// `None` for a new file.
+    /// Old text of the file; `None` for a new file.
     pub(crate) old: Option<String>,
     pub(crate) new: String,
 }
@@ -158,7 +158,7 @@ pub(crate) struct Command {
 }
 
 impl Step {
-    /// Returns `true` if the step sends updates, so that it needs a session.
+    /// Returns `true` if the step sends updates, which need a session.
     pub(crate) fn needs_session(&self) -> bool {
         match self {
             Self::Speak { .. }

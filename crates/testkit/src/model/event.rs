@@ -20,13 +20,13 @@ pub fn chunk(choices: &Value) -> Value {
     })
 }
 
-/// Returns a chunk whose only choice has this delta and does not end.
+/// Returns a chunk whose only choice has this delta and no finish reason.
 #[must_use]
 pub fn delta(delta: &Value) -> Value {
     chunk(&json!([{"index": 0, "delta": delta, "finish_reason": null}]))
 }
 
-/// Returns a chunk whose only choice ends for this reason.
+/// Returns a chunk whose only choice has this finish reason.
 #[must_use]
 pub fn finish(reason: &str) -> Value {
     chunk(&json!([{"index": 0, "delta": {}, "finish_reason": reason}]))
@@ -54,7 +54,7 @@ pub(super) fn completion(message: &Value, reason: &str, usage: &Value) -> Value 
     })
 }
 
-/// Returns the deltas of tool calls: for each its id and name first, then its arguments in two pieces.
+/// Returns the deltas of tool calls. Each call has a delta with its id and name, and two with its arguments.
 pub(super) fn call_deltas(calls: &[(&str, Value)]) -> Vec<Value> {
     let mut deltas = Vec::new();
     for (index, (name, arguments)) in calls.iter().enumerate() {
@@ -71,12 +71,12 @@ pub(super) fn call_deltas(calls: &[(&str, Value)]) -> Vec<Value> {
     deltas
 }
 
-/// Returns the id of the call with this index in the server's generated replies: `call_1`, `call_2`…
+/// Returns the id of the call with this index in replies that the server generates: `call_1`, `call_2`…
 pub(super) fn call_id(index: usize) -> String {
     format!("call_{}", index + 1)
 }
 
-/// Splits text into words, each with the blanks that follow it.
+/// Splits text into words. Each word includes the blanks after it.
 pub(super) fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split_inclusive(' ')
 }

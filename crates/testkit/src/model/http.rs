@@ -18,7 +18,8 @@ pub(super) struct Request {
     pub(super) body: Vec<u8>,
 }
 
-/// Reads the next request, or returns `None` at the end. `held` contains bytes that were already read.
+/// Reads the next request. Returns `None` at the end of the connection. `held` contains bytes that were
+/// already read.
 pub(super) async fn read(
     from: &mut (impl AsyncRead + Unpin),
     held: &mut Vec<u8>,
@@ -65,7 +66,7 @@ fn parse(head: &str) -> Option<Request> {
     Some(Request { method: method.to_owned(), target: target.to_owned(), headers, body: Vec::new() })
 }
 
-/// Returns the length of the body. Chunked bodies are not supported: the client does not send them.
+/// Returns the length of the body. Chunked bodies are not supported, because the client sends none.
 fn length(headers: &[(String, String)]) -> io::Result<usize> {
     let find = |wanted: &str| headers.iter().find(|(name, _)| name == wanted).map(|(_, value)| value);
     if find("transfer-encoding").is_some() {
@@ -108,7 +109,7 @@ mod tests {
 
     use super::*;
 
-    /// Reads all requests from these bytes, in reads of `size` bytes, until the end or an error.
+    /// Parses all requests in `bytes`, passed in pieces of `size` bytes, until the end or an error.
     fn all(bytes: &[u8], size: usize) -> Vec<Request> {
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime can be made");
         runtime.block_on(async {
@@ -122,7 +123,7 @@ mod tests {
                 drop(from);
             };
             let writing = async move {
-                // The reader may have stopped at an error.
+                // Writing fails if the reader has stopped at an error.
                 let _ = tokio::io::AsyncWriteExt::write_all(&mut to, bytes).await;
             };
             tokio::join!(reading, writing);

@@ -51,20 +51,20 @@ impl Plan {
         self
     }
 
-    /// Calls `decide` first for every completion request. The planned replies are used only if `decide`
-    /// returns `None`.
+    /// Calls `decide` first for every completion request. If `decide` returns `None`, the planned reply is
+    /// used.
     #[must_use]
     pub fn unless(mut self, decide: impl Fn(&Seen) -> Option<Reply> + Send + 'static) -> Self {
         self.decide = Some(Box::new(decide));
         self
     }
 
-    /// Returns the reply to a request. A path with an empty part is unknown.
+    /// Returns the planned reply to a request. A path with an empty segment is unknown.
     pub(super) fn reply_to(&mut self, seen: &Seen) -> Reply {
         if let Some(reply) = self.others.get(&seen.path) {
             return reply.clone();
         }
-        // The request line of a proxy request contains a whole URL.
+        // A request to a proxy contains a whole URL.
         let path = seen.path.strip_prefix("http://").unwrap_or(&seen.path);
         let known = !path.contains("//");
         let reply = match seen.method.as_str() {

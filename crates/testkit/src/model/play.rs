@@ -10,11 +10,11 @@ use super::{Framing, Reply, Step, http};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// Can serve the next request.
+    /// The connection can serve another request.
     Open,
     Close,
     Cut,
-    /// The client disconnected during the reply.
+    /// The client has disconnected during the reply.
     HungUp,
 }
 
@@ -64,7 +64,7 @@ impl<W: AsyncWriteExt + Unpin> Stage<'_, W> {
         Ok(if self.reply.framing == Framing::UntilClose { Outcome::Close } else { Outcome::Open })
     }
 
-    /// Runs a step. Returns the connection's state if the step is the last one.
+    /// Runs a step of the reply. Returns the state of the connection if the reply ends with this step.
     async fn step(&mut self, step: &Step, chunked: bool) -> io::Result<Option<Outcome>> {
         match step {
             Step::Bytes(bytes) => self.write(bytes, chunked).await?,

@@ -11,12 +11,12 @@ pub struct Seen {
     pub method: String,
     pub path: String,
     pub query: String,
-    /// Names are in lower case.
+    /// Headers of the request, with names in lower case.
     pub headers: Vec<(String, String)>,
-    /// The body as JSON; a string if it is not JSON, null if it is empty.
+    /// The body as JSON. A string if the body is not JSON, null if it is empty.
     pub body: Value,
     pub bytes: Vec<u8>,
-    /// Time when the request was complete.
+    /// Time at which the request was complete.
     pub at: Instant,
     /// Number of the request's connection, from 0.
     pub connection: usize,

@@ -41,7 +41,7 @@ impl Shared {
     pub(super) async fn wait(&self, condition: impl Fn(&State) -> bool) {
         let mut changed = self.changed.subscribe();
         while !condition(&self.state()) {
-            // The sender lives as long as this value.
+            // Waiting cannot fail, because this value holds the sender.
             let _ = changed.changed().await;
         }
     }
@@ -129,7 +129,7 @@ impl ModelServer {
         self.shared.state().connections
     }
 
-    /// Releases every reply that waits at this gate, now or later.
+    /// Releases every reply that waits at `gate`, now or later.
     pub fn release(&self, gate: &str) {
         self.shared.change(|state| state.released.insert(gate.to_owned()));
     }
@@ -145,7 +145,7 @@ impl Drop for ModelServer {
     fn drop(&mut self) {
         self.shared.change(|state| state.stopped = true);
         if let Some(thread) = self.thread.take() {
-            // The thread has already reported its panic.
+            // A panic of the thread was already reported.
             let _ = thread.join();
         }
     }
@@ -180,9 +180,9 @@ async fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
     }
 }
 
-/// Answers requests in order. An unreadable request ends the connection.
+/// Answers the requests of a connection in order. A request that cannot be parsed ends the connection.
 async fn converse(shared: Arc<Shared>, mut stream: TcpStream, connection: usize) {
-    // Without this, a small piece would wait for the acknowledgement of the one before.
+    // With Nagle's algorithm, a small piece would wait until the previous one is acknowledged.
     let _ = stream.set_nodelay(true);
     let mut held = Vec::new();
     while let Ok(Some(request)) = http::read(&mut stream, &mut held).await {

@@ -98,7 +98,7 @@ impl Turn {
         }
         if prompt.contains("wait") {
             self.send_text("Waiting.")?;
-            // The sender lives as long as the agent.
+            // Waiting cannot fail, because the agent holds the sender.
             let _ = self.cancelled.wait_for(|cancelled| *cancelled).await;
         }
         for piece in pieces(&format!("Hello from the SDK: {prompt}")) {

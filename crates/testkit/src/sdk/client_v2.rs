@@ -1,4 +1,4 @@
-//! The SDK's client, version 2. There a turn ends with a state update, not with an answer.
+//! The SDK's client, version 2, in which a turn ends with a state update instead of an answer.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -94,7 +94,7 @@ impl Seen {
         }
     }
 
-    /// Records the end of the turn. Ignored if the turn has not begun.
+    /// Records that the agent is idle, which ends the turn. Ignored if the turn has not begun.
     fn rest(&self, idle: &schema::IdleStateUpdate) {
         if *self.progress.borrow() != Progress::Running {
             return;

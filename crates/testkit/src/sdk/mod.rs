@@ -53,12 +53,12 @@ pub fn streams(end: DuplexStream) -> Streams {
     ByteStreams::new(writer.compat_write(), reader.compat())
 }
 
-/// The client's record of a turn.
+/// The client's record of one turn.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Transcript {
     pub text: String,
     pub updates: usize,
-    /// Titles of the agent's permission requests. All were granted.
+    /// Titles of the agent's permission requests, all of which were granted.
     pub permissions: Vec<String>,
     /// The stop reason, by its name in the protocol.
     pub stop_reason: Option<String>,

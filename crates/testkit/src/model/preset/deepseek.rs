@@ -46,7 +46,7 @@ pub fn call() -> Reply {
     stream(&[thoughts(), calls.to_vec()].concat(), "tool_calls")
 }
 
-/// Returns 400: within a tool loop the reasoning must be sent back.
+/// Returns 400: the reasoning before a tool call must be sent back.
 #[must_use]
 pub fn thoughts_missing() -> Reply {
     let message = "`reasoning_content` is missing in message 1.";

@@ -1,7 +1,7 @@
 //! Streams and errors of real providers with their peculiarities.
 //!
-//! All have the same content: `text` is [`TEXT`], after [`THOUGHT`] if the provider shows reasoning, and
-//! `call` calls [`TOOL`] with [`ARGUMENTS`]. Only the form differs.
+//! All replies have the same content: `text` is [`TEXT`], after [`THOUGHT`] if the provider shows reasoning,
+//! and `call` calls [`TOOL`] with [`ARGUMENTS`]. Only the format differs.
 
 pub mod azure;
 pub mod deepseek;
@@ -22,13 +22,13 @@ use serde_json::{Value, json};
 /// The answer of every provider.
 pub const TEXT: &str = "Hello world";
 
-/// The reasoning before the answer, if the provider shows it.
+/// The reasoning before the answer, for providers that show reasoning.
 pub const THOUGHT: &str = "Let me see";
 
 /// The tool that every provider calls.
 pub const TOOL: &str = "read_file";
 
-/// The arguments of the call.
+/// The arguments of the tool call of every provider.
 pub const ARGUMENTS: &str = r#"{"path":"a.txt"}"#;
 
 fn chunk(id: &str, model: &str, choices: &Value) -> Value {

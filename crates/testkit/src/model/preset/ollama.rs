@@ -61,8 +61,8 @@ pub fn no_model() -> Reply {
     )
 }
 
-/// Returns the response of `/api/show`: the model's context window, and the configured one if `num_ctx` is
-/// given.
+/// Returns the response of `/api/show`, with the model's context window. If `num_ctx` is given, it is the
+/// configured window.
 #[must_use]
 pub fn show(num_ctx: Option<u64>) -> Reply {
     let parameters = num_ctx.map_or_else(String::new, |size| {

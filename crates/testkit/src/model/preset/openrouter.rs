@@ -29,8 +29,7 @@ fn used(chunk: Value) -> Value {
     with(chunk, json!({"usage": usage}))
 }
 
-/// Returns the reasoning in the form that must be sent back: all pieces of the stream joined, as in a
-/// response without streaming.
+/// Returns the reasoning in the form that must be sent back: all pieces of the stream joined.
 #[must_use]
 pub fn reasoning_details() -> Value {
     json!([{

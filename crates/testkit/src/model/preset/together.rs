@@ -27,7 +27,7 @@ pub fn text() -> Reply {
     Reply::sse([one(&delta("Hello"), None), one(&delta(" "), None), used(one(&delta("world"), Some("stop")))])
 }
 
-/// Returns a call whose last arguments have the finish reason, which is sent twice.
+/// Returns a call. The finish reason is in the last piece of its arguments, and is then sent again.
 #[must_use]
 pub fn call() -> Reply {
     let piece = |call: Value| json!({"role": "assistant", "content": "", "tool_calls": [call]});
