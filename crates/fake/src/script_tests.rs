@@ -208,7 +208,7 @@ fn every_word_of_a_script_is_documented() {
 proptest! {
     #[test]
     fn any_text_is_parsed_without_panic(text in ".{0,300}") {
-        // Only that it does not panic.
+        // Parsing must not panic.
         let _ = Script::parse(&text);
     }
 

@@ -1,8 +1,8 @@
 //! A handwritten MCP server with selectable faults, for the tests of this crate: `mcp_server [FAULT]
 //! [NOTES]`.
 //!
-//! It implements JSON-RPC without a library, so that a bug of a library cannot hide on both sides. It appends
-//! what a test has to check to the file NOTES.
+//! The server implements JSON-RPC without a library, so that a bug of a library cannot hide on both sides.
+//! What a test must check is appended to the file NOTES.
 
 use std::fs::OpenOptions;
 use std::io::{self, BufRead, Write};

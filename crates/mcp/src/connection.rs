@@ -270,7 +270,7 @@ fn handshake_error(error: &ClientInitializeError) -> String {
         }
         ClientInitializeError::TransportError { error, .. } => http::error_text(error.error.as_ref()),
         ClientInitializeError::JsonRpcError(error) => {
-            one_line(&format!("it refuses the handshake: {} ({})", error.message, error.code.0))
+            one_line(&format!("the server refuses the handshake: {} ({})", error.message, error.code.0))
         }
         error => error_chain(error),
     }

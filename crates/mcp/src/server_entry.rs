@@ -62,7 +62,7 @@ impl ServerEntry {
         match &*self.state.borrow() {
             ServerState::Ready { peer, .. } => Ok(peer.clone()),
             ServerState::Ended(reason) => Err(CallError::NotRunning(reason.clone())),
-            ServerState::Starting => Err(CallError::NotRunning("it is starting".to_owned())),
+            ServerState::Starting => Err(CallError::NotRunning("the server is starting".to_owned())),
         }
     }
 

@@ -10,7 +10,7 @@ use narrows_process::Environment;
 use serde_json::{Map, Value, json};
 use tokio::sync::{Notify, mpsc};
 
-/// Costs no time: the clock is paused.
+/// Timeout of a test step. Waiting costs no time, because the clock is paused.
 const TEST_TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// A request to the bridge: server, request, method, params.

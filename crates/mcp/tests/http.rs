@@ -33,7 +33,7 @@ enum EndpointBehavior {
     /// Answers the handshake with an endless body.
     Endless,
     Html,
-    /// JSON answers, but no handshake.
+    /// The server answers in JSON, and has no handshake.
     Modern,
 }
 

@@ -295,7 +295,12 @@ impl Reply<'_> {
         let mut error = self.client.without_secrets(error);
         // The caller gets pending pieces before the error, so these pieces count as shown.
         error.shown = self.shown || self.ready.iter().any(|event| !matches!(event, ReplyEvent::Note(_)));
-        tracing::debug!(endpoint = self.client.endpoint().name, model = self.request.model, %error, "model request failed");
+        tracing::debug!(
+            endpoint = self.client.endpoint().name,
+            model = self.request.model,
+            %error,
+            "model request failed"
+        );
         if let Some(window) = error.window {
             self.client.remember_window(&self.request.model, window);
         }

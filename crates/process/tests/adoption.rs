@@ -1,5 +1,4 @@
-//! Tests of a supervisor that adopts orphans. In a file of its own, because that is a property of the whole
-//! process.
+//! Tests of a supervisor that adopts orphans. In a separate file, because adopting affects the whole process.
 
 #![expect(clippy::unwrap_used, reason = "what goes wrong in a helper fails the test")]
 #![expect(clippy::print_stderr, reason = "a test that cannot be run here says so")]
@@ -38,7 +37,7 @@ async fn what_a_killed_guardian_leaves_is_ended_and_nothing_else() {
     assert_eq!(mark.alive(), [0; 0]);
     assert!(other.sleeps(common::HOSTILE_COUNT), "another tree is not touched");
     assert!(exists(plain.id()) && plain.try_wait().unwrap().is_none(), "nor is a child of another kind");
-    // With a PID namespace this process adopts init, and the rest dies with init.
+    // With a PID namespace, this process adopts init, and the other processes die with init.
     let root = cage::directory();
     if let Some(support) = cage::with_pid_namespace().await {
         let mut child = spawn(cage::confined(&support, &mark, root.path(), HOSTILE)).await.unwrap();
@@ -54,7 +53,7 @@ async fn what_a_killed_guardian_leaves_is_ended_and_nothing_else() {
     found.sort();
     assert_eq!(found, expected, "nothing is left to be reaped");
 
-    // Guardians started later are not orphans.
+    // A guardian that is started later is not an orphan.
     let mut spec = Spec::new("/bin/true");
     spec.env = Environment::empty();
     assert_eq!(spawn(spec).await.unwrap().wait().await.class, ExitClass::Clean);

@@ -23,7 +23,7 @@ async fn when_stop_returns_the_tree_is_gone() {
     let mark = Mark::new();
     let child = hostile(&mark).await;
     let exit = timeout(STEP_TIMEOUT, child.stop(QUICK)).await.unwrap();
-    // Checked without waiting.
+    // No process is left, even without waiting.
     assert_eq!(mark.alive(), []);
     assert!(!exists(child.guardian_pid()), "the guardian is reaped");
     assert_eq!((exit.class, exit.signal, exit.survivors), (ExitClass::Stopped, Some(9), 0));
@@ -107,7 +107,7 @@ async fn a_worker_that_keeps_stopping_its_guardian_is_still_ended() {
     let script = "trap '' TERM; while :; do kill -STOP $PPID; done";
     let child = spawn(mark.shell(script)).await.unwrap();
     eventually("the guardian is stopped", || state(child.guardian_pid()) == Some('T'));
-    // Ended by its guardian or without it, depending on chance.
+    // Depending on timing, the tree is ended by its guardian or without it.
     timeout(STEP_TIMEOUT, child.stop(QUICK)).await.unwrap();
     eventually("the tree is gone", || mark.alive().is_empty());
     assert!(!exists(child.guardian_pid()));
@@ -199,7 +199,7 @@ async fn a_process_that_hops_from_pid_to_pid_is_caught() {
     assert_eq!(mark.alive(), []);
 }
 
-/// The end of stdout arrives while worker and guardian live: the guardian holds no copy of the pipe.
+/// The end of stdout arrives while worker and guardian live, because the guardian holds no copy of the pipe.
 #[tokio::test]
 async fn the_guardian_does_not_keep_pipes_open() {
     let mut child = spawn(Mark::new().shell("exec >&- 2>&- <&-; exec sleep 1000")).await.unwrap();
@@ -213,8 +213,7 @@ async fn the_guardian_does_not_keep_pipes_open() {
     child.stop(QUICK).await;
 }
 
-/// Like the test before, with a second guardian that was forked while the first worker's pipes were open in
-/// this process.
+/// A second guardian is forked while this process has the pipes of the first worker open.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn guardians_do_not_hold_each_others_descriptors() {
     let (first_mark, second_mark) = (Mark::new(), Mark::new());
@@ -230,7 +229,7 @@ async fn guardians_do_not_hold_each_others_descriptors() {
     assert!(second.try_wait().is_none() && fourth.try_wait().is_none());
 }
 
-/// `PR_SET_PDEATHSIG` relative to the spawning thread would kill the worker here.
+/// If `PR_SET_PDEATHSIG` referred to the spawning thread, the kernel would kill the worker here.
 #[test]
 fn the_worker_outlives_the_thread_that_forked_it() {
     let name = "short-lived";
@@ -257,7 +256,7 @@ fn the_worker_outlives_the_thread_that_forked_it() {
     });
 }
 
-/// The worker and the processes in its session are ended. A process that has left the session is not,
+/// The worker and the processes in its session are ended. A process that has left the session survives,
 /// because only the guardian knew that it belonged to the tree.
 #[tokio::test]
 async fn a_killed_guardian_is_noticed_and_its_session_ended() {
@@ -276,11 +275,11 @@ async fn a_killed_guardian_is_noticed_and_its_session_ended() {
     assert_eq!((exit.class, exit.code, exit.signal), (ExitClass::Lost, None, None));
     assert!(!exists(child.guardian_pid()));
     eventually("the session is gone", || mark.alive() == [elsewhere]);
-    // Nothing else ends it.
+    // No other code ends this process.
     signal(elsewhere, Signal::KILL);
     let mut rest = String::new();
     timeout(STEP_TIMEOUT, stdout.read_to_string(&mut rest)).await.unwrap().unwrap();
-    // Harmless on a handle without a guardian.
+    // Stopping is harmless if the guardian is gone.
     assert_eq!(child.stop(QUICK).await, exit);
 }
 

@@ -14,7 +14,8 @@ use tokio::time::timeout;
 /// Guards a harmful script: exits if the process is not in a group of this program.
 const GUARD: &str = "grep -q narrows- /proc/self/cgroup || exit 9;";
 
-/// Returns `true` if such a limit is available here. If not, also checks that no worker starts with it.
+/// Returns `true` if the limit can be enforced here. Otherwise, also checks that no worker starts with the
+/// limit.
 async fn available(controller: Controller, limits: Limits) -> bool {
     let Err(why) = Limits::check(controller) else { return true };
     eprintln!("not tried: {why}");
@@ -61,7 +62,7 @@ async fn a_fork_bomb_stops_at_its_limit() {
     assert!(!groups(child.guardian_pid()).contains("narrows-"), "the guardian must be able to act");
     let alive = mark.alive().len();
     assert!((2..=20).contains(&alive), "{alive} processes");
-    // Other workers are not affected.
+    // A worker without limits is not affected.
     let free = spawn(mark.shell("for i in 1 2 3 4 5; do sleep 0 & done; wait; exit 7")).await.unwrap();
     assert_eq!(timeout(STEP_TIMEOUT, free.wait()).await.unwrap().code, Some(7));
     child.kill();

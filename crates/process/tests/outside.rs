@@ -89,7 +89,7 @@ fn act_on_itself(say: &mut impl FnMut(&str, Result<(), Errno>)) {
     let limit = rustix::process::getrlimit(Resource::Core);
     say("limit", prlimit(None, Resource::Core, limit).map(drop));
     say("processors", sched_getaffinity(None).and_then(|set| sched_setaffinity(None, &set)));
-    // The lowest priority, because the tests may already run with a low one.
+    // The test sets the lowest priority, because it may already run with a low one.
     say("priority", setpriority_process(None, 19));
     say("limit by its own id", prlimit(Some(getpid()), Resource::Core, limit).map(drop));
 }
@@ -194,7 +194,7 @@ impl Drop for Victim {
 async fn a_process_outside_cannot_be_acted_on_from_inside() {
     let inside = Inside::new();
     let role = |victim: &Victim| format!("processes {}", victim.0.id());
-    // Without a sandbox all of it works, which shows that the checks below are significant.
+    // Without a sandbox all attempts succeed, which shows that the checks below are significant.
     let victim = Victim::new();
     let plain = inside.say(None, &role(&victim)).await;
     assert!(plain.len() == 6 && plain[..5].iter().all(|line| line.ends_with(": done")), "{plain:?}");
@@ -209,7 +209,7 @@ async fn a_process_outside_cannot_be_acted_on_from_inside() {
             );
             if !launches(&support) {
                 assert!(lines[..5].iter().all(|line| line.ends_with(": PERM")), "{support}: {lines:?}");
-                // A process without an id inside cannot be opened by descriptor either.
+                // A process that has no id inside cannot be opened by descriptor either.
                 let expected = if has_pid_namespace(&support) { "SRCH" } else { "PERM" };
                 assert_eq!(lines[5], format!("descriptor: {expected}"), "{support}");
             }
@@ -233,7 +233,7 @@ async fn a_process_may_still_limit_itself() {
 #[tokio::test]
 async fn no_unix_datagram_leaves_a_sandbox() {
     let inside = Inside::new();
-    // Within the visible and writable paths: even there a socket would lead out.
+    // The socket is within the visible and writable paths, but would still lead out of the sandbox.
     let path = inside.path().join("datagrams");
     let outside = UnixDatagram::bind(&path).unwrap();
     outside.set_nonblocking(true).unwrap();
@@ -253,7 +253,7 @@ async fn no_unix_datagram_leaves_a_sandbox() {
     }
 }
 
-/// These kinds of socket pairs are allowed, because the kernel does not let them connect elsewhere.
+/// Pairs of stream sockets are allowed, because the kernel does not let them connect elsewhere.
 #[tokio::test]
 async fn a_pair_of_stream_sockets_cannot_be_connected_to_anything_else() {
     let inside = Inside::new();
@@ -406,7 +406,7 @@ async fn attributes_and_flags_of_files_outside_stay_as_they_are() {
     }
 }
 
-/// Programs that copy attributes if there are any continue without them.
+/// A program that copies attributes continues if the file system reports that it has none.
 #[tokio::test]
 async fn files_with_attributes_can_be_copied_in_every_sandbox() {
     for support in mechanisms().await {

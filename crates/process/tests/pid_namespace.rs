@@ -40,7 +40,7 @@ fn role() {
 }
 
 fn say(line: &str) {
-    // On a separate line, because libtest also writes to stdout.
+    // The line is separate, because libtest also writes to stdout.
     std::io::stdout().write_all(format!("\n@{line}\n").as_bytes()).unwrap();
 }
 
@@ -132,7 +132,7 @@ async fn the_end_of_the_program_is_reported_exactly() {
 async fn only_processes_of_the_tree_are_shown() {
     let Some(support) = with_pid_namespace().await else { return };
     let (root, mark) = (directory(), Mark::new());
-    // Uses no fork, so that no other process is listed.
+    // The script forks no process, so that no other process is listed.
     let script = "echo $$ $PPID /proc/[0-9]*; exec readlink /proc/self";
     assert_eq!(output(confined(&support, &mark, root.path(), script)).await, "2 1 /proc/1 /proc/2\n2\n");
     if Path::new("/usr/bin/ps").exists() {
@@ -168,7 +168,7 @@ async fn the_reported_pid_is_the_outer_one() {
     assert!(![child.pid(), init, child.guardian_pid()].into_iter().any(exists));
 }
 
-/// Without Landlock's own rule for signals, as in kernels before Linux 6.12.
+/// The sandbox lacks Landlock's rule for signals, as in kernels before Linux 6.12.
 #[tokio::test]
 async fn a_process_outside_cannot_be_signalled_whatever_landlock_can_do() {
     let Some(support) = with_pid_namespace().await else { return };
@@ -199,7 +199,7 @@ async fn a_daemon_gets_sigterm_then_time_then_sigkill() {
     let mut spec = confined(&support, &mark, root.path(), script);
     spec.orphan_grace = Duration::from_secs(1);
     let mut child = spawn(spec).await.unwrap();
-    // Kept open: the shell reports the end of its `sleep`, and a closed pipe would kill it.
+    // Stdout stays open: the shell reports the end of its `sleep`, and a closed pipe would kill the shell.
     let mut stdout = child.take_stdout().unwrap();
     read_until(&mut stdout, "ready\n").await;
     drop(child.take_stdin());
@@ -222,7 +222,7 @@ async fn a_stopped_daemon_can_handle_sigterm() {
     let mut spec = confined(&support, &mark, root.path(), script);
     spec.orphan_grace = STEP_TIMEOUT;
     let mut child = spawn(spec).await.unwrap();
-    // Kept open: the shell reports the end of its `sleep`, and a closed pipe would kill it.
+    // Stdout stays open: the shell reports the end of its `sleep`, and a closed pipe would kill the shell.
     let mut stdout = child.take_stdout().unwrap();
     read_until(&mut stdout, "ready\n").await;
     drop(child.take_stdin());
@@ -332,11 +332,11 @@ async fn the_tree_ends_with_its_supervisor() {
     process.kill().unwrap();
     process.wait().unwrap();
     eventually("the tree is gone", || mark.alive().is_empty());
-    // Orphaned guardians are reaped by init, which may take its time.
+    // Orphaned guardians are reaped by init, which may take a while.
     eventually("the guardian is gone", || matches!(state(guardian), None | Some('Z')));
 }
 
-/// Processes that have left the session end as well, even if the supervisor does nothing.
+/// Processes that have left the session end too, even if the supervisor does nothing.
 #[tokio::test]
 async fn the_tree_ends_with_its_guardian() {
     if with_pid_namespace().await.is_none() {
@@ -408,7 +408,7 @@ async fn an_abandoned_start_leaves_nothing() {
     let (root, mark) = (directory(), Mark::new());
     for _ in 0..20 {
         let spec = confined(&support, &mark, root.path(), "exec sleep 1000");
-        // Polled once, which is enough to start the fork.
+        // Polling the future once is enough to start the fork.
         _ = timeout(Duration::ZERO, spawn(spec)).await;
     }
     let children = || {

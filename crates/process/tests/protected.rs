@@ -115,7 +115,7 @@ async fn protected_paths_stay_unchanged() {
     }
 }
 
-/// Both ends of a link are protected: its target could be written, and the link itself replaced.
+/// Both the link and its target are protected: the target could be written, and the link could be replaced.
 #[tokio::test]
 async fn a_protected_link_stays_unchanged() {
     for support in mechanisms().await.into_iter().filter(|support| support.confined().protected) {
@@ -253,7 +253,7 @@ async fn an_unprivileged_user_has_protected_paths() {
     }
 }
 
-/// Changes that Landlock does not cover: modes, owners and times.
+/// The script makes changes that Landlock does not cover: modes, owners and times.
 #[tokio::test]
 async fn nothing_outside_changes_in_any_way() {
     let has_mounts = |support: &Support| support.confined().protected || launches(support);

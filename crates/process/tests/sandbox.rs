@@ -219,7 +219,7 @@ async fn files_outside_the_writable_path_can_be_read() {
     for support in mechanisms().await {
         let (root, outside) = (directory(), directory());
         fs::write(outside.path().join("text"), "text").unwrap();
-        // If all temporary files are hidden, this one is too.
+        // If all of /tmp is hidden, the directory of this test is hidden too.
         if launches(&support) && outside.path().starts_with("/tmp") {
             continue;
         }
@@ -247,7 +247,7 @@ async fn the_temporary_directory_is_its_own_and_goes_with_the_tree() {
         let path = PathBuf::from(text.strip_prefix("x\n").unwrap().trim());
         assert!(path.starts_with(temp.path().canonicalize().unwrap()) || path == Path::new("/tmp"), "{text}");
         assert!(!path.join(name).exists(), "{support}");
-        // Also if the handle is simply dropped.
+        // A dropped handle has the same effect.
         let mut child = spawn(spec("echo x > $TMPDIR/y; echo ready; exec sleep 1000")).await.unwrap();
         read_until(&mut child.take_stdout().unwrap(), "ready\n").await;
         drop(child);
@@ -267,7 +267,7 @@ async fn the_network_is_available_only_if_allowed() {
         fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
         let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
         let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
-        // A short path within a writable directory: even there a socket leads out.
+        // The socket has a short path within a writable directory, but would still lead out of the sandbox.
         let socket = root.path().join("socket");
         let _unix = UnixListener::bind(&socket).unwrap();
         let role =
@@ -304,7 +304,7 @@ async fn the_guardian_cannot_be_signalled_from_inside() {
         let (root, mark) = (directory(), Mark::new());
         let plain = mark.shell("kill -0 $PPID && echo reached");
         assert_eq!(output(plain).await, "reached\n");
-        // By its number, because inside the parent may be another process.
+        // The guardian is killed by its number, because inside, the parent may be another process.
         let mut spec = confined(&support, &mark, root.path(), "read pid; kill -KILL $pid $PPID || echo held");
         spec.merge_stderr = false;
         let mut child = spawn(spec).await.unwrap();
@@ -389,7 +389,7 @@ async fn a_launcher_sees_nothing_of_the_environment() {
     }
 }
 
-/// Checked inside bubblewrap, where no user namespace can be created.
+/// The search runs inside bubblewrap, where no user namespace can be created.
 #[tokio::test]
 async fn searching_for_an_unavailable_sandbox_logs_no_warning() {
     for support in mechanisms().await.into_iter().filter(launches) {

@@ -37,7 +37,7 @@ fn role() {
 }
 
 fn say(line: &str) {
-    // On a separate line, because libtest also writes to stdout.
+    // The line is separate, because libtest also writes to stdout.
     std::io::stdout().write_all(format!("\n@{line}\n").as_bytes()).unwrap();
 }
 
@@ -83,18 +83,18 @@ fn abandon(runtime: tokio::runtime::Runtime) {
     let mark = Mark::new();
     runtime.block_on(async {
         for _ in 0..50 {
-            // Polled once, which is enough to start the fork.
+            // Polling the future once is enough to start the fork.
             _ = tokio::time::timeout(Duration::ZERO, spawn(mark.shell("exec sleep 1000"))).await;
         }
     });
-    // After this, every fork has either happened or never will.
+    // After the runtime was dropped, no further fork happens.
     drop(runtime);
     eventually("no process is left", || mark.alive().is_empty());
     eventually("no child is left, not even a zombie", || children().is_empty());
     say("done");
 }
 
-/// Closes its standard descriptors, so that the next ones it opens get their numbers.
+/// Closes the standard descriptors, so that descriptors opened later get their numbers.
 async fn closed() {
     let mut out = fs::File::from(rustix::io::dup(std::io::stdout()).unwrap());
     for fd in 0..3 {
@@ -184,13 +184,13 @@ impl Supervisor {
         Pid::from_child(&self.process)
     }
 
-    /// Kills the supervisor and checks that nothing is left ten seconds later.
+    /// Kills the supervisor, and checks that no process is left ten seconds later.
     fn kill_and_expect_the_end(&mut self, guardian: u32) {
         assert!(self.mark.sleeps(HOSTILE_COUNT));
         self.process.kill().unwrap();
         let killed = Instant::now();
         eventually("the tree is gone", || self.mark.alive().is_empty());
-        // Orphaned guardians are reaped by init, which may take its time.
+        // Orphaned guardians are reaped by init, which may take a while.
         eventually("the guardian is gone", || state(guardian).is_none_or(|state| state == 'Z'));
         assert!(killed.elapsed() < Duration::from_secs(10), "it took {:?}", killed.elapsed());
         self.process.wait().unwrap();

@@ -169,7 +169,7 @@ async fn a_view_shows_nothing_else_of_this_machine() {
             "ls /root".to_owned(),
             "ls /home".to_owned(),
             "ls /var/log".to_owned(),
-            // Hidden also from root, who can read it outside.
+            // The files are hidden from root too, who can read them outside.
             "grep . /etc/shadow /etc/gshadow".to_owned(),
             "echo x > /etc/shadow".to_owned(),
             "test -e /etc/ssl/private && ls -A /etc/ssl/private | grep .".to_owned(),
@@ -197,7 +197,7 @@ async fn a_view_shows_nothing_else_of_this_machine() {
             assert_eq!(text, "held\n", "{support}: {attempt}");
         }
         assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 1);
-        // Programs get the paths they need.
+        // Programs get the directories that they need.
         let script = "cd $HOME && echo x > y && cat y && echo z > $TMPDIR/z && echo null > /dev/null && cat /dev/fd/0 < y
             grep -q root /etc/passwd || echo nobody; cat /proc/self/comm; test -e /dev/shm && ls /usr/bin > list && test -s list && pwd";
         let text = output(seeing(&support, vec![Mount::here(root.path(), false)], script)).await;

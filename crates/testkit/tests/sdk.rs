@@ -56,8 +56,7 @@ async fn what_the_fake_agent_asks_permission_for_is_granted() {
     }
 }
 
-/// Both ends come from the SDK. Only if they understand each other are they useful as peers of this
-/// project.
+/// Both ends come from the SDK. They are useful as peers of this project only if they understand each other.
 #[tokio::test]
 async fn the_sdk_understands_itself() {
     for version in [1, 2] {

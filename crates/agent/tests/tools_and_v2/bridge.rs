@@ -85,8 +85,8 @@ async fn a_tool_of_the_client_is_called_by_message() {
     client.leave().await;
 }
 
-/// Such a client asks its user itself, so a permission request would ask twice. Both marks are required: a
-/// gate removes the capability, and the server may belong to another client.
+/// A client that authorizes calls asks its user itself, so a permission request would ask twice. Both marks
+/// are required: a gate removes the capability, and the server may belong to another client.
 #[tokio::test]
 async fn a_client_that_decides_about_its_tools_itself_is_not_asked_for_permission_first() {
     let mark = json!({"narrows/authorizes": true});
@@ -172,7 +172,8 @@ async fn every_kind_of_answer_reaches_the_model() {
     }
 }
 
-/// One call reaches its timeout, another is cancelled with its turn. The client gets a cancellation for both.
+/// One call reaches its timeout, and another is cancelled with its turn. The client gets a cancellation for
+/// both calls.
 #[tokio::test]
 async fn a_call_that_never_ends_is_cancelled() {
     for by_limit in [true, false] {

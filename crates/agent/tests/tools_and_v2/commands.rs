@@ -48,8 +48,8 @@ async fn a_command_runs_in_a_terminal_that_is_released() {
     client.leave().await;
 }
 
-/// Such a client asks its user itself, so a permission request would ask twice. Another client that continues
-/// the session is asked.
+/// A client that authorizes commands asks its user itself, so a permission request would ask twice. Another
+/// client that continues the session gets permission requests.
 #[tokio::test]
 async fn a_client_that_decides_about_commands_itself_is_not_asked_for_permission_first() {
     let authorizes = json!({"narrows/authorizes": true});
@@ -123,7 +123,8 @@ async fn a_terminal_that_cannot_be_created_fails_the_call() {
     }
 }
 
-/// There is no shell, so shell operators would become arguments. The model gets an error instead.
+/// Commands run without a shell, which would pass shell operators as arguments. The model gets an error
+/// instead.
 #[tokio::test]
 async fn shell_operators_are_refused() {
     for (arguments, told) in [
@@ -210,7 +211,7 @@ async fn cancelling_does_not_wait_for_an_unresponsive_client() {
     client.leave().await;
 }
 
-/// Otherwise a terminal that is created late would keep running.
+/// A terminal that is created late must not keep running.
 #[tokio::test]
 async fn a_terminal_that_is_created_too_late_is_killed() {
     let server = running(json!({"command": "sleep", "args": ["1000"]}));
@@ -232,7 +233,7 @@ async fn the_agent_ends_with_its_client_in_the_middle_of_a_command() {
     assert_eq!(chats(&server).len(), 1);
 }
 
-/// The terminal does not exist any more, so its output is replayed as text.
+/// The terminal does not exist any more in a replay, so its output is replayed as text.
 #[tokio::test]
 async fn the_output_is_replayed() {
     let server = running(json!({"command": "true"}));

@@ -50,7 +50,7 @@ fn reply(stage: Stage) -> Reply {
         Stage::HeldBack => Reply::text(LONG).after(2, Step::Hang),
         Stage::Middle => Reply::text(LONG).after(7, Step::Hang),
         Stage::Thinking => Reply::thinking("These thoughts do not come to an end", LONG).after(7, Step::Hang),
-        // A role, ten words, and the finish.
+        // The answer has a role, ten words, and the finish.
         Stage::BeforeTheEnd => Reply::text(LONG).without_usage().after(10, Step::Hang),
         Stage::Calling => {
             Reply::text_and_calls("I shall look at it, shall I", &[("read_file", json!({"path": "a.txt"}))])
@@ -165,7 +165,7 @@ async fn cancelling_an_idle_session_has_no_effect() {
     assert_eq!(client.ask("session/cancel", json!({"sessionId": "nobody"})).await.unwrap(), json!({}));
     let error = client.ask("session/cancel", json!({})).await.unwrap_err();
     assert_eq!((&error["code"], &error["data"]["field"]), (&json!(-32602), &json!("sessionId")));
-    // A cancellation before a turn does not affect it.
+    // A cancellation before a turn does not affect the turn.
     let end = client.prompt(&session, "Hi").await.unwrap();
     assert_eq!(end["stopReason"], "end_turn");
     client.notify("session/cancel", json!({"sessionId": session})).await;

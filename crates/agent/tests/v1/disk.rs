@@ -100,7 +100,7 @@ async fn two_agents_share_a_directory_but_not_a_session() {
         first.ask("session/load", named.clone()).await.unwrap_err()["data"]["condition"],
         "session_in_use"
     );
-    // The same holds after one agent has ended.
+    // A session of an agent that has ended can be opened by the other too.
     second.leave().await;
     first.ask("session/load", named).await.unwrap();
     first.prompt(&session, "Four").await.unwrap();

@@ -56,13 +56,13 @@ fn check_detected(reports: &[(u64, u64)], expected: &[(u64, u64)]) {
 
 #[test]
 fn per_turn_reports_are_recognized() {
-    // Once, an equal report may be a turn without the model. Twice, it is not.
+    // One equal report may come from a turn without the model. A second equal report may not.
     check_detected(&[(104, 19), (104, 19), (104, 19), (110, 30)], &[(104, 19), (0, 0), (104, 19), (110, 30)]);
     check_detected(
         &[(900, 100), (900, 100), (2300, 200), (3600, 400)],
         &[(900, 100), (0, 0), (1400, 100), (1300, 200)],
     );
-    // One counter is lower.
+    // A counter is lower than before, so reports cover one turn.
     check_detected(&[(104, 19), (150, 12), (180, 90)], &[(104, 19), (150, 12), (180, 90)]);
     // Totals that only grow are totals of the session.
     check_detected(&[(104, 19), (250, 40), (400, 50)], &[(104, 19), (146, 21), (150, 10)]);
@@ -75,20 +75,21 @@ fn a_turn_uses_at_least_its_context() {
         told.as_object_mut().unwrap().extend(with_context(context).as_object().unwrap().clone());
         told
     };
-    // 24 more than before, with 140 tokens in the context: these are not totals.
+    // The total has grown by 24, but the context has 140 tokens, so the numbers are not totals of the
+    // session.
     let updates = [[used(120)], [used(140)]];
     check(
         UsageScope::Detect,
         &[(&updates[0], report(100, 23)), (&updates[1], report(121, 26))],
         &[turn(120, told(100, 23)), turn(140, told(121, 26))],
     );
-    // 141 more may be totals, as the protocol says.
+    // The total has grown by 141, so the numbers may be totals of the session.
     check(
         UsageScope::Detect,
         &[(&updates[0], report(100, 23)), (&updates[1], report(220, 44))],
         &[turn(120, told(100, 23)), turn(140, told(120, 21))],
     );
-    // For an equal report, the model was called only if the context has grown.
+    // If a report equals the previous one, the model was called only if the context has grown.
     for (context, second) in [(140, told(100, 23)), (120, told(0, 0))] {
         let updates = [[used(120)], [used(context)]];
         check(
@@ -198,13 +199,13 @@ fn caches_are_part_of_the_input() {
         &[json!({"input_tokens": 105, "cache_read_tokens": 80, "cache_write_tokens": 5,
             "output_tokens": 10, "total_tokens": 115})],
     );
-    // Without a total, nothing shows that they are separate.
+    // Without a total, nothing shows that cached tokens are counted separately.
     check(
         UsageScope::Session,
         &[(&[], json!({"inputTokens": 100, "outputTokens": 10, "cacheReadTokens": 80}))],
         &[json!({"input_tokens": 100, "cache_read_tokens": 80, "output_tokens": 10, "total_tokens": 110})],
     );
-    // Reports per turn, not over the session.
+    // The reports cover one turn each, not the session.
     let end = |input: u64, read: u64| json!({"inputTokens": input, "outputTokens": 0, "totalTokens": input + read, "cachedReadTokens": read});
     check(
         UsageScope::Session,

@@ -151,7 +151,7 @@ fn early_wishes(place: &std::path::Path) -> Vec<(&'static str, Value)> {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum When {
     Opening,
-    /// Right after it answers `session/new`.
+    /// The requests are sent right after the answer to `session/new`.
     Opened,
 }
 
@@ -193,7 +193,7 @@ async fn hasty(link: Link, when: When, place: std::path::PathBuf, answers: mpsc:
     }
 }
 
-/// Before the first prompt, nothing is done for the agent, as between two turns.
+/// Requests before the first prompt are refused, as between two turns.
 #[tokio::test]
 async fn requests_before_the_first_prompt_are_refused() {
     for access in [Access::Medium, Access::High] {

@@ -112,8 +112,8 @@ async fn an_agent_that_runs_a_command_itself_is_reported_once() {
     }
 }
 
-/// The setting only concerns commands of the agent. It allows nothing without a sandbox, or for other
-/// actions.
+/// The setting only concerns commands of the agent. Other actions, and commands without a sandbox, are not
+/// allowed by it.
 #[tokio::test]
 async fn the_setting_does_not_allow_unconfined_commands() {
     let edit = r#"kind = "edit", path = "/elsewhere/x""#;

@@ -51,7 +51,8 @@ async fn denied_requests_have_no_effect() {
     driven.leave().await;
 }
 
-/// A gate marks a path that it has judged without links: a link that exists now was created afterwards.
+/// A gate marks a path that it has judged without links. If the path has a link now, the link was created
+/// afterwards.
 #[tokio::test]
 async fn no_link_is_followed_for_a_request_that_was_decided_without_any() {
     let stage = Stage::new(Version::V1, Access::High);
@@ -172,7 +173,7 @@ async fn a_file_that_a_protected_name_leads_to_is_not_written_by_another_name() 
     }
 }
 
-/// The client opens these files itself, so only its own decision protects them.
+/// The client opens protected files itself, so only its own decision protects them.
 #[tokio::test]
 async fn hooks_and_settings_that_git_uses_under_other_names_are_not_written() {
     let named = [

@@ -88,7 +88,7 @@ fn asking_about(rule: &str) -> Arc<Policy> {
     Arc::new(Policy::new(Access::Medium, Narrowing::default()).with_rules(rules))
 }
 
-/// The answer covers the link's target at that time, not the link.
+/// An answer covers the target of a link at the time of the answer, not the link.
 #[tokio::test]
 async fn an_answer_does_not_cover_a_changed_link_target() {
     let tool = r#"kind = "read", input = { path = "link" }"#;
@@ -254,7 +254,7 @@ async fn a_change_is_shown_and_allowed_as_it_changes_the_file_on_disk() {
     let (rules, _) = Rules::parse("[[rule]]\neffect = 'ask'\nkind = 'edit'\n", "p.toml").expect("rules");
     let policy = Arc::new(Policy::new(Access::Medium, Narrowing::default()).with_rules(rules));
     let write = r#"{ write = { path = "a.txt", content = "new" } }"#;
-    // The claimed old text, the shown old text, and the number of requests.
+    // Each row has the claimed old text, the shown old text, and the number of requests.
     for (claimed, shown, expected) in
         [("one two", Some("one two"), 1), ("new", None, 1), ("other", None, 1), ("two", Some("two"), 2)]
     {
@@ -376,7 +376,7 @@ async fn variables_of_a_request_for_permission_are_judged() {
     }
 }
 
-/// The program is the one that would run without the variable.
+/// The program must be the one that runs without the variable `PATH` in the request.
 #[tokio::test]
 async fn a_program_is_not_looked_up_in_the_requested_path_variable() {
     let stage = Stage::new(Version::V1, Access::High);
@@ -475,7 +475,7 @@ async fn a_command_is_not_run_in_a_directory_outside_that_a_link_leads_to() {
     }
 }
 
-/// Applies to a permission request, and to a command that the client runs.
+/// Applies to permission requests and to commands that the client runs.
 #[tokio::test]
 async fn a_command_is_judged_by_the_link_targets_of_its_words() {
     let (rules, _) =
@@ -507,7 +507,7 @@ async fn a_command_is_judged_by_the_link_targets_of_its_words() {
     }
 }
 
-/// git runs programs that the configuration of such a directory names.
+/// git runs programs that the configuration of a bare repository names.
 #[tokio::test]
 async fn git_is_not_read_only_inside_a_bare_repository() {
     for (files, said) in [

@@ -78,7 +78,7 @@ enum Form {
     Current,
     /// Every message names a connection.
     Older,
-    /// Like the current form, after a permission request.
+    /// Messages have the current form. Before each call, the agent requests permission.
     AsksFirst,
 }
 

@@ -102,7 +102,7 @@ async fn a_permission_request_pauses_the_silence_timeout_and_ends_with_the_turn(
     driven.leave().await;
 }
 
-/// A command that the agent runs itself is not in the client's sandbox.
+/// A command that the agent runs itself does not run in the client's sandbox.
 #[tokio::test]
 async fn a_sandbox_permits_only_commands_that_run_in_it() {
     const SCRIPT: &str = r#"

@@ -80,7 +80,7 @@ async fn an_answer_that_violates_the_schema_is_requested_once_more() {
     let result = run.result().await;
     assert_eq!((result.status, result.structured_output), (Status::Success, Some(json!({"answer": 42}))));
     assert_eq!((result.schema_problems, result.prompts), (Vec::new(), 2));
-    // After two failures the message is kept, but there is no value.
+    // After two violations of the schema, the result has the message but no value.
     let result = driven.session.run(request()).await.expect("a run").result().await;
     assert_eq!((result.status, result.structured_output), (Status::Success, None));
     assert_eq!(result.final_text.as_deref(), Some("No."));

@@ -38,7 +38,7 @@ async fn an_unknown_request_is_reported_and_refused() {
     }
 }
 
-/// Child sessions are not served, and this is reported as an event.
+/// Requests of child sessions are refused, and the refusal is reported as an event.
 #[tokio::test]
 async fn a_request_of_a_child_session_is_reported_and_refused() {
     const SCRIPT: &str = r#"

@@ -1,4 +1,4 @@
-//! Ambiguous permission requests: the effect of an approval would be unknown.
+//! Ambiguous permission requests, for which the effect of an approval would be unknown.
 
 use std::sync::{Arc, Mutex};
 

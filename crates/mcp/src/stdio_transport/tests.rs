@@ -41,7 +41,7 @@ fn a_long_line_is_skipped_and_its_id_found() {
     check(r#"{"id": 12, "jsonrpc":"2.0","result":""#, r#""}"#, Some(12));
     check(r#"{"result":{"content":""#, r#""},"jsonrpc":"2.0","id":3}"#, Some(3));
     check(r#"{"result":{"content":""#, r#""}, "id": 4, "jsonrpc": "2.0"}"#, Some(4));
-    // Ambiguous, so the id is not guessed.
+    // The id is ambiguous, so it is not guessed.
     check(r#"{"result":{"id":9,"content":""#, r#""}}"#, None);
     check(r#"{"result":{"content":""#, r#"","id":9}, "jsonrpc":"2.0"}"#, None);
     check(r#"{"method":"x","params":{"id":9,"content":""#, r#""}}"#, None);

@@ -43,7 +43,7 @@ async fn the_demo_keeps_its_pace() {
         assert_eq!(started.elapsed(), expected(pieces));
     };
     check(Duration::ZERO, &|_| Duration::ZERO).await;
-    // One pause after every piece, including the last.
+    // Each piece is followed by one pause, including the last.
     check(Duration::from_millis(30), &|pieces| Duration::from_millis(30) * pieces).await;
 }
 

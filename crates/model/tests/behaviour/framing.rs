@@ -40,7 +40,7 @@ fn all_line_ends_and_splits_are_accepted() {
 
 #[test]
 fn a_byte_order_mark_is_skipped() {
-    // A dropped first event would be missing in the text.
+    // If the first event were dropped, its text would be missing.
     let marked = || Reply::stream([b"\xef\xbb\xbf".to_vec(), word("Hello"), stop()]);
     check(marked(), "Hello");
     check(marked().at_once(), "Hello");

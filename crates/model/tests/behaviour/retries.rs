@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::support::{SHOWN, StillClock, ask, client, client_with, endpoint, play, play_on, request};
 
-/// Tolerance of timers: they count whole milliseconds, and the last one has already started.
+/// Tolerance for timers, which count in whole milliseconds.
 const TICK: Duration = Duration::from_millis(2);
 
 async fn first_note(client: &Client) -> Result<ReplyNote, ModelError> {
@@ -245,7 +245,7 @@ async fn the_requested_wait_is_kept() {
 
 #[tokio::test]
 async fn a_wait_over_the_limit_is_an_error() {
-    // Above the limit for one delay, then above the limit for the whole answer.
+    // The demanded delay exceeds first the limit for one delay, then the limit for the whole answer.
     for (asked, total) in [(61, 300), (9, 5)] {
         let busy = Reply::refused(429, "busy").header("retry-after", &asked.to_string());
         let server = ModelServer::start(busy);

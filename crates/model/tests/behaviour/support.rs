@@ -184,8 +184,8 @@ pub(crate) fn deltas(deltas: &[Value], finish: &str) -> Reply {
 
 /// A clock that only a test advances, even while the runtime waits for sockets.
 ///
-/// A paused Tokio clock jumps to the next timer when the runtime only waits for bytes. It does not while a
-/// blocking task runs, so one blocks until this is dropped.
+/// A paused Tokio clock jumps to the next timer when the runtime only waits for bytes, but not while a
+/// blocking task runs. So a task blocks until the clock is dropped.
 pub(crate) struct StillClock {
     _hold: SyncSender<()>,
 }

@@ -10,7 +10,7 @@ use narrows_process::{Child, Ladder, Spec};
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 
-/// Generous timeout, which only passes when something is broken.
+/// Timeout of a step. It expires only if something is broken.
 pub(crate) const STEP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Short grace periods, so that a worker that resists costs little time.

@@ -182,7 +182,7 @@ fn a_request_with_too_many_values_is_not_judged_by_them() {
     }
 }
 
-/// The parts were reported before the request, which does not repeat them.
+/// The parts of the call were reported before the request, which does not repeat them.
 #[test]
 fn a_call_with_too_many_values_cannot_be_judged() {
     let block = Value::Array(vec![json!(0); MAX_PEER_VALUES / 2]);

@@ -19,7 +19,7 @@ fn chunks_become_messages_by_their_ids() {
             "assistant.delta 4",
         ],
     );
-    // Without ids everything is one message.
+    // Without ids, all chunks belong to one message.
     let mut stage = Stage::new(V1);
     for update in [said(None, "1"), begun("c", json!({"rawInput": 1})), said(None, "2")] {
         stage.update(&update);
@@ -169,7 +169,7 @@ fn a_call_is_announced_with_its_input() {
         &[begun("c", json!({"title": "t", "status": "failed", "rawInput": [1]}))],
         &["tool.call c t [1]", r#"tool.result c {"status":"failed"}"#],
     );
-    // v1 has no such status.
+    // Version 1 has no status `cancelled`.
     check(V1, &[tool("c", json!({"status": "cancelled"}))], &["tool.call c Tool {}"]);
 }
 
@@ -288,7 +288,7 @@ fn a_reused_id_is_a_new_call_in_another_run() {
         stage.short(),
         ["- tool_call_update", "tool.call c t 1", r#"tool.result c {"status":"completed"}"#]
     );
-    // In v2 this updates the old call.
+    // In v2, the second announcement updates the old call.
     let call = || tool("c", json!({"title": "t", "rawInput": 1, "status": "completed"}));
     let mut stage = Stage::new(V2);
     stage.update(&call());

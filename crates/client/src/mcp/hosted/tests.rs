@@ -203,7 +203,7 @@ async fn more_than_the_limit_is_refused_at_once() {
     hosting.close().await;
 }
 
-/// Version 2 requests name no session, so they do not count towards a session's budget.
+/// Requests of version 2 name no session, so they do not count towards a session's budget.
 #[tokio::test]
 async fn open_requests_have_no_more_bytes_together_than_the_limit() {
     let fixture = Fixture::with(Limits { request_bytes: 2000, ..Limits::default() });
