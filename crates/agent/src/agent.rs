@@ -57,7 +57,7 @@ const FINAL_STORE_TIMEOUT: Duration = Duration::from_secs(2);
 /// session.
 const IDLE_DELAY: Duration = Duration::from_millis(50);
 
-/// Longest time for which a deferred update waits for the end of all turns.
+/// Maximum time for which a deferred update waits until no turn runs.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Returns the RPC options of the agent's end of a conversation.

@@ -19,7 +19,7 @@ const LIST_TTL: Duration = Duration::from_secs(300);
 /// Delay before an endpoint that returned no list is queried again.
 const LIST_RETRY_DELAY: Duration = Duration::from_secs(15);
 
-/// Most models offered per endpoint.
+/// Maximum number of models offered per endpoint.
 const MAX_MODELS: usize = 1000;
 
 /// Id under which no model is offered, because some clients use `default` for "no model chosen".

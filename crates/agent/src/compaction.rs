@@ -17,10 +17,11 @@ use crate::update_writer::new_id;
 /// Window size for compaction if the endpoint reports none. Small enough for most models.
 const ASSUMED_WINDOW_TOKENS: u64 = 32_768;
 
-/// Limit of a conversation if the endpoint reports no window, so that memory stays bounded.
+/// Maximum number of tokens in a conversation if the endpoint reports no window, so that memory stays
+/// bounded.
 const MAX_WINDOW_TOKENS: u64 = 2_000_000;
 
-/// Most bytes of messages per request, including images.
+/// Maximum number of bytes of the messages in one request, including images.
 const MAX_REQUEST_BYTES: usize = 64 << 20;
 
 /// Tenths of the window that past turns may take after an automatic compaction.

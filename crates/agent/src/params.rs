@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 
 const MAX_TEXT_BYTES: usize = 4096;
 
-/// Most directories or servers of a session.
+/// Maximum number of directories, or of servers, of a session.
 const MAX_ITEMS: usize = 64;
 
 pub(crate) struct Params<'a> {

@@ -20,8 +20,8 @@ use crate::transcript::TranscriptItem;
 use crate::update_writer::new_id;
 use crate::{config_options, encode_update, slash_command};
 
-/// Most sessions that one connection may have open. Each needs a file descriptor for its lock, and a process
-/// often has only 1024.
+/// Maximum number of open sessions per connection. Each session needs a file descriptor for its lock, and a
+/// process often has only 1024.
 const MAX_OPEN_SESSIONS: usize = 512;
 
 const LIST_PAGE_SIZE: usize = 50;

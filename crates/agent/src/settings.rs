@@ -80,7 +80,7 @@ pub struct Limits {
     /// Time for an MCP server to start. After this time, a turn continues without the server.
     pub server_start_timeout: Duration,
     pub answer_bytes: usize,
-    /// Most bytes per turn: answers, tool results, and their displayed content.
+    /// Maximum number of bytes per turn: answers, tool results, and their displayed content.
     pub turn_bytes: usize,
     pub session_bytes: usize,
 }

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::transcript::ToolKind;
 
-/// Longest tool name that most endpoints accept.
+/// Maximum length of a tool name that most endpoints accept.
 const MAX_NAME_CHARS: usize = 64;
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -32,7 +32,7 @@ const MCP_SERVERS_TIMEOUT: Duration = Duration::from_millis(2500);
 /// Time for an endpoint to report the size of its context window.
 const MODEL_INFO_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Longest time without an update: clients treat an agent as dead that sends nothing for minutes.
+/// Maximum time without an update. Clients treat an agent as dead if it sends nothing for minutes.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Result of the remaining calls after the turn has reached its byte limit.

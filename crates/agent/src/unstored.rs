@@ -9,7 +9,7 @@ use narrows_store::{Change, NewSession, StoreError, Turn};
 
 use crate::session::Session;
 
-/// Most bytes of waiting turns per session. A turn beyond this limit is lost.
+/// Maximum number of bytes of waiting turns per session. A turn beyond this limit is lost.
 const MAX_WAITING_BYTES: usize = 16 << 20;
 /// Interval of retries while no turn ends.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);

@@ -18,7 +18,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let offer = Offer { read_files: true, write_files: false, run_commands: false };
     let runtime = Runtime::start(Agent::new("mine", spec), offer).await?;
 
-    // It may only read, and no user can be asked.
+    // The agent may only read, and no user can be asked.
     let policy = Policy::new(Access::Low, Narrowing::default());
     let config = SessionConfig::new(std::env::current_dir()?, Arc::new(policy));
     let session = runtime.open_session(config).await?;

@@ -21,7 +21,7 @@ use crate::{
 };
 
 const MAX_KNOWN_MODELS: usize = 2048;
-/// Most bytes of an endpoint's answer about its models.
+/// Maximum number of bytes of an endpoint's answer about its models.
 const MAX_LIST_BYTES: usize = 16 << 20;
 
 /// A client of one endpoint. Clones are cheap, and share connections and what the client has learned about

@@ -103,7 +103,7 @@ pub struct Limits {
     pub total: Duration,
     /// Time to wait for the usage after the answer has ended.
     pub grace: Duration,
-    /// Most attempts per request, including the first one.
+    /// Maximum number of attempts per request, including the first one.
     pub attempts: u32,
     /// Maximum delay before a retry. If a server demands a longer delay, the request is not retried.
     pub max_wait: Duration,

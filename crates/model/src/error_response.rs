@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::error::{ErrorKind, ModelError, one_line};
 use error_text::ErrorText;
 
-/// Most bytes read of an error body.
+/// Maximum number of bytes that are read of an error body.
 pub(crate) const MAX_ERROR_BODY_BYTES: usize = 64 << 10;
 
 /// A failure as reported by the provider, without the URL.

@@ -19,7 +19,7 @@ use crate::{Endpoint, EndpointError, ErrorKind, Limits, ModelError, error_respon
 
 const USER_AGENT: &str = concat!("narrows/", env!("CARGO_PKG_VERSION"));
 const MAX_REDIRECTS: usize = 4;
-/// Longest wait for an error body after its status arrived.
+/// Maximum time to wait for an error body after its status arrived.
 const ERROR_BODY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for which an idle connection is kept for the next request.
 const IDLE_CONNECTION_TIMEOUT: Duration = Duration::from_secs(90);

@@ -334,7 +334,7 @@ impl TestTerminal {
 
 impl Drop for TestTerminal {
     fn drop(&mut self) {
-        // Its program ends with the terminal.
+        // The program of the terminal ends with the terminal.
         self.program.kill().unwrap();
         self.program.wait().unwrap();
     }

@@ -16,7 +16,7 @@ use crate::transcript::{PlanEntry, ToolCall, ToolContent, ToolKind, ToolStatus};
 use crate::turn::{StopReason, Turn};
 use crate::update_writer::new_id;
 
-/// Most bytes of a result for the model.
+/// Maximum number of bytes of a tool result for the model.
 const MAX_RESULT_BYTES: usize = 128 << 10;
 
 pub(super) struct ToolJob {

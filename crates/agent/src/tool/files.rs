@@ -21,10 +21,10 @@ use crate::update_writer::new_id;
 
 const FILE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Most bytes of a linked file in a prompt.
+/// Maximum number of bytes of a linked file in a prompt.
 const MAX_LINKED_BYTES: usize = 256 << 10;
 
-/// Most bytes of a file shown in the call that reads it.
+/// Maximum number of bytes of a file shown in the call that reads it.
 const MAX_SHOWN_BYTES: usize = 32 << 10;
 
 #[derive(Deserialize)]

@@ -31,10 +31,11 @@ const EXIT_TIMEOUT: Duration = Duration::from_secs(86_400);
 /// Bytes of output that the client is asked to keep.
 const MAX_OUTPUT_BYTES: u64 = 64 << 10;
 
-/// Longest command line that a title shows completely.
+/// Maximum length of a command line that a title shows completely.
 const MAX_TITLE_CHARS: usize = 200;
 
-/// Longest run of blanks that a title shows unchanged. More blanks could move the rest out of sight.
+/// Maximum number of successive blanks that a title shows unchanged. More blanks could move the rest out of
+/// sight.
 const MAX_BLANK_RUN: usize = 8;
 
 #[derive(Deserialize)]

@@ -247,6 +247,6 @@ async fn the_end_of_the_input_ends_an_idle_agent() {
     let started = Instant::now();
     client.finish().await;
     assert!(started.elapsed() < Duration::from_millis(500), "{:?}", started.elapsed());
-    // Also works before any message.
+    // An agent that has received no message ends as well.
     Client::start(settings(&server)).finish().await;
 }

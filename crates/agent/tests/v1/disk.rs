@@ -83,7 +83,7 @@ async fn two_agents_share_a_directory_but_not_a_session() {
     assert_eq!(last_messages(&server)[0]["content"], "One");
     second.ask("session/delete", json!({"sessionId": forked})).await.unwrap();
     assert_eq!(second.prompt(&session, "Mine?").await.unwrap_err()["code"], -32002);
-    // Both clients list both sessions and can use them.
+    // Each client lists both sessions and can use them.
     for client in [&mut first, &mut second] {
         assert_eq!(
             client.ask("session/list", json!({})).await.unwrap()["sessions"].as_array().unwrap().len(),

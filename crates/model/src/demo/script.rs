@@ -8,7 +8,7 @@ use super::arguments;
 
 /// Maximum number of quoted lines of a tool result.
 const SHOWN_LINES: usize = 6;
-/// Most characters of a quoted line.
+/// Maximum number of characters of a quoted line.
 const SHOWN_WIDTH: usize = 100;
 
 #[derive(Debug, Default)]

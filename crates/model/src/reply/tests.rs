@@ -87,7 +87,7 @@ async fn next_now_returns_events_that_have_arrived() {
     }
     assert_eq!(text(&events), "one two three four");
     assert_eq!(reply.next_now(), None);
-    // Both methods take from the same queue, in order.
+    // `next` and `next_now` take from the same queue, in order.
     reply.ready.extend(["a", "b", "c"].map(|text| ReplyEvent::Text(text.to_owned())));
     let (first, second) = (reply.next().await.unwrap(), reply.next_now());
     assert_eq!(
@@ -139,7 +139,7 @@ async fn waits(took: u64) -> Vec<Duration> {
 
 #[tokio::test(start_paused = true)]
 async fn connection_attempts_end_after_ten_seconds() {
-    // These durations give the same number for any jitter.
+    // For these durations, the jitter does not change the number of attempts.
     for (took, tries) in [(0, 3), (2, 2), (3, 1), (5, 0), (9, 0)] {
         let started = Instant::now();
         assert_eq!(waits(took).await.len(), tries, "{took} s each");

@@ -178,7 +178,7 @@ fn a_command_is_announced_once_its_input_is_more_than_its_context() {
     let announced = |input: Value| {
         begun("c", json!({"title": "bash", "kind": "execute", "status": "pending", "rawInput": input}))
     };
-    // These updates were recorded from opencode.
+    // The updates were recorded from opencode.
     check(
         V1,
         &[
