@@ -30,7 +30,6 @@ const RESERVED_ID: &str = "default";
 pub(crate) struct Choice {
     /// Index of the endpoint in the settings.
     pub(crate) route: usize,
-    /// Model id at the endpoint.
     pub(crate) model: String,
     pub(crate) effort: Option<Effort>,
 }

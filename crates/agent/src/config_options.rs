@@ -45,7 +45,6 @@ pub(crate) fn serialize_choice(catalog: &Catalog, choice: Option<&Choice>, chose
         model: made.map(|choice| choice.model.clone()),
         effort: made.and_then(|choice| choice.effort),
     };
-    // Serializing strings cannot fail.
     serde_json::to_string(&stored).unwrap_or_default()
 }
 

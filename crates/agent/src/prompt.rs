@@ -205,7 +205,6 @@ async fn run_turn(agent: &Arc<Agent>, started: StartedTurn) -> (TurnOutcome, Tur
 async fn send_failure(agent: &Agent, version: Version, error: &ModelError, updates: &mut UpdateWriter) {
     tracing::warn!(%error, "endpoint failed");
     if version == Version::V2 || agent.errors == FailureFormat::Text {
-        // Sending fails only if the client has disconnected.
         let _ = updates.send_unrecorded_text(&failure::text(error), &failure::meta(error)).await;
     }
 }
@@ -245,7 +244,6 @@ async fn append_to_history(
         session.state().past_turns.push(PastTurn { number, messages });
     }
     if let Some(warning) = warning {
-        // Sending fails only if the client has disconnected.
         let _ = match agent.client().can.notices {
             true => {
                 let notice = json!({"sessionUpdate": "notice", "severity": "warning", "title": warning});

@@ -13,7 +13,6 @@ impl StopSignal {
         Self(Arc::new(watch::Sender::new(false)))
     }
 
-    /// Sets the signal. Idempotent.
     pub(crate) fn stop(&self) {
         self.0.send_replace(true);
     }

@@ -29,7 +29,6 @@ pub(crate) struct ToolCall {
     pub(crate) status: ToolStatus,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) content: Vec<ToolContent>,
-    /// Absolute paths.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) locations: Vec<String>,
     pub(crate) input: Value,

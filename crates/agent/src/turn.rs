@@ -154,7 +154,6 @@ impl Turn {
             () = keepalives => StopReason::Cancelled,
         };
         if let StopReason::TooLarge(bound) = reason {
-            // Sending fails only if the client has disconnected.
             let _ = self.updates.send_unrecorded_text(&bound.message(self.limit(bound)), &json!({})).await;
         }
         let effects = match self.messages.iter().any(|message| matches!(message, Message::Tool(_))) {

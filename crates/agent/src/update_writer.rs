@@ -248,7 +248,6 @@ impl UpdateWriter {
             TranscriptItem::Plan { .. } => ItemKind::Plan,
             _ => ItemKind::Other,
         };
-        // Serializing plain data with string keys cannot fail.
         self.items.extend(serde_json::to_string(shown).ok().map(|json| RecordedItem { kind, json }));
     }
 

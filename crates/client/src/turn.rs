@@ -7,7 +7,6 @@ use narrows_acp::stop::StopReason;
 #[derive(Debug)]
 pub(crate) struct Turn {
     version: Version,
-    /// Id of the prompt request.
     pub(crate) prompt: u64,
     answered: bool,
     /// `true` once the agent has reported that the prompt is part of the session (version 2).

@@ -78,7 +78,6 @@ impl StepRunner {
 
     /// Writes a response line a second time, without the connection's checks.
     pub(crate) async fn write_line(&self, line: Bytes) {
-        // Writing fails if the client has disconnected, and then needs no second response.
         let _ = self.write_raw([&line[..], b"\n"].concat().into()).await;
     }
 

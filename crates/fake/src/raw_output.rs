@@ -87,7 +87,6 @@ fn write_jobs(mut out: Box<dyn Write + Send>, jobs: Receiver<Job>) {
         let written = out.write(&bytes);
         // Flushing makes the bytes arrive now. If flushing fails, the next write reports the error.
         let _ = out.flush();
-        // Sending fails if the task that waits for the result was cancelled.
         let _ = done.send(written);
     }
 }

@@ -23,7 +23,6 @@ pub struct Script {
     pub(crate) protocol: Versions,
     /// Pattern of session ids, in which `{n}` stands for the number of the session.
     pub(crate) session_id: String,
-    /// Pause between two steps.
     pub(crate) delay: Duration,
     /// Modes of a session, the initial one first.
     pub(crate) modes: Vec<String>,

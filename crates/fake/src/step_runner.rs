@@ -331,7 +331,6 @@ impl StepRunner {
                 if let RunEnd::Error(error) = &end {
                     update["error"] = json!(error);
                 }
-                // Sending fails only if the client has disconnected.
                 let _ = self.replay(update).await;
                 response_line
             }

@@ -54,7 +54,6 @@ async fn files_and_terminals_of_the_client() {
     check("files", 2, "files", nothing).await;
 }
 
-/// One step of every kind that only sends updates.
 const SHOW: &str = r#"
 modes = ["code", "plan"]
 

@@ -62,7 +62,6 @@ impl Server {
         Ok(())
     }
 
-    /// Writes notifications and requests without end, and reads nothing.
     fn flood(&self) -> io::Result<()> {
         let mut out = io::stdout().lock();
         for id in 0_u64.. {

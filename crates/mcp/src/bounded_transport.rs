@@ -25,7 +25,6 @@ const MAX_PENDING_ANSWERS: usize = 64;
 const MAX_QUEUED_PROGRESS: usize = 32;
 const MAX_PROGRESS_CHARS: usize = 1000;
 
-/// Notifications of a server.
 #[derive(Debug, Default)]
 pub(crate) struct ServerEvents {
     closed: watch::Sender<bool>,

@@ -16,7 +16,6 @@ const TEST_TIMEOUT: Duration = Duration::from_secs(3600);
 /// A request to the bridge: server, request, method, params.
 type Asked = (String, String, String, Value);
 
-/// An ACP client that itself plays one server.
 struct Client {
     asked: mpsc::Sender<Asked>,
     requests: Mutex<Vec<String>>,

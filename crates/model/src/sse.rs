@@ -46,7 +46,6 @@ const BOM: &[u8] = b"\xef\xbb\xbf";
 pub(crate) struct Sse {
     /// Bytes that are not parsed yet.
     read: Bytes,
-    /// Beginning of an incomplete line.
     line: BytesMut,
     data: Data,
     max_line: usize,

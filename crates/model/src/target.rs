@@ -24,7 +24,6 @@ const CHAT: &str = "/chat/completions";
 pub(crate) struct Target {
     /// Base URL, without a trailing slash and without a query.
     base: Url,
-    /// Query parameters of every request.
     query: Vec<(String, String)>,
     /// Headers of every request. Secret ones are marked as sensitive.
     pub(crate) headers: HeaderMap,

@@ -190,7 +190,6 @@ impl Lifeline {
     }
 
     fn send(&self, order: Order) {
-        // Sending fails only if the guardian and its tree are gone.
         _ = send(&*self.control, &[order as u8], SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
     }
 }

@@ -55,7 +55,6 @@ impl Guardian {
 
     /// Continues the guardian with `SIGCONT`, in case its worker has stopped it.
     pub(crate) fn wake(&self) {
-        // Sending fails only if the guardian is gone.
         _ = pidfd_send_signal(&self.pidfd, Signal::CONT);
     }
 

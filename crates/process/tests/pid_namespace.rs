@@ -44,7 +44,6 @@ fn say(line: &str) {
     std::io::stdout().write_all(format!("\n@{line}\n").as_bytes()).unwrap();
 }
 
-/// Runs the hostile tree until it is killed.
 async fn supervise() {
     let mark = Mark::from_text(&std::env::var(ROLE_MARK).unwrap());
     let root = directory();

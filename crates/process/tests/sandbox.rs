@@ -82,7 +82,6 @@ impl tracing::Subscriber for Warnings {
     fn exit(&self, _: &tracing::span::Id) {}
 }
 
-/// Starts itself in nested sandboxes, and prints the depth.
 fn nest(depth: u32) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let text = runtime.block_on(async {

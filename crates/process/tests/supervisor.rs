@@ -78,7 +78,6 @@ fn children() -> String {
     tasks.filter_map(|task| fs::read_to_string(task.unwrap().path().join("children")).ok()).collect()
 }
 
-/// Drops starts right after they have begun.
 fn abandon(runtime: tokio::runtime::Runtime) {
     let mark = Mark::new();
     runtime.block_on(async {

@@ -13,13 +13,11 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-/// Longer than any correct operation takes.
 pub const SOON: Duration = Duration::from_secs(20);
 
 /// The client's answer to a request of the agent: a result, an error, or no answer.
 pub type Host = Box<dyn FnMut(&str, &Value) -> Option<Result<Value, Value>> + Send>;
 
-/// A test client.
 pub struct Client {
     link: Link,
     next_id: u64,
@@ -40,7 +38,6 @@ pub fn settings(server: &ModelServer) -> Settings {
     Settings { routes: vec![route(&server.base_url())], ..Settings::default() }
 }
 
-/// Returns the chat requests that a server has received.
 pub fn chats(server: &ModelServer) -> Vec<Seen> {
     server.seen().into_iter().filter(|seen| seen.path.ends_with("/chat/completions")).collect()
 }
@@ -56,19 +53,16 @@ pub async fn chats_asked(server: &ModelServer, count: usize) {
     }
 }
 
-/// Returns the messages of the last chat request.
 pub fn last_messages(server: &ModelServer) -> Value {
     chats(server).last().expect("the model was asked").body["messages"].clone()
 }
 
-/// Returns a route without retries.
 pub fn route(base_url: &str) -> ModelRoute {
     let limits = Limits { attempts: 1, ..Limits::default() };
     let endpoint = Endpoint { limits, ..Endpoint::new("test", base_url) };
     ModelRoute { endpoint, model: "test-model".to_owned(), max_tokens: None, temperature: None, effort: None }
 }
 
-/// Returns settings with the demo model.
 pub fn demo() -> Settings {
     Settings {
         routes: vec![ModelRoute { model: "demo".to_owned(), ..route("builtin:demo") }],
@@ -77,7 +71,6 @@ pub fn demo() -> Settings {
 }
 
 impl Client {
-    /// Starts an agent. Nothing is sent yet.
     pub fn start(settings: Settings) -> Self {
         let (near, far) = memory::pair(&LinkOptions::default());
         let (peer, inbox) = narrows_rpc::start(far, narrows_agent::options());
@@ -109,7 +102,6 @@ impl Client {
         client
     }
 
-    /// Starts an agent and initializes version 2.
     pub async fn v2(settings: Settings) -> Self {
         Self::v2_with(settings, json!({})).await
     }
@@ -122,7 +114,6 @@ impl Client {
         client
     }
 
-    /// Sets the answers to requests of the agent.
     pub fn host(&mut self, host: impl FnMut(&str, &Value) -> Option<Result<Value, Value>> + Send + 'static) {
         self.host = Box::new(host);
     }
@@ -134,7 +125,6 @@ impl Client {
         opened["sessionId"].as_str().expect("a session id").to_owned()
     }
 
-    /// Sends any message.
     pub async fn send(&self, message: &Value) {
         self.link.sender.send(message.to_string().into()).await.expect("the agent listens");
     }
@@ -143,7 +133,6 @@ impl Client {
         self.send(&json!({"jsonrpc": "2.0", "method": method, "params": params})).await;
     }
 
-    /// Sends a request and returns its id.
     pub async fn begin(&mut self, method: &str, params: Value) -> u64 {
         let id = self.next_id;
         self.next_id += 1;
@@ -188,7 +177,6 @@ impl Client {
         self.begin("session/prompt", json!({"sessionId": session, "prompt": prompt})).await
     }
 
-    /// Discards the recorded updates.
     pub fn forget(&mut self) {
         self.updates.clear();
     }
@@ -213,7 +201,6 @@ impl Client {
         }
     }
 
-    /// Receives one message.
     pub async fn receive_message(&mut self) {
         let frame = timeout(SOON, self.link.receiver.recv()).await.expect("the agent says something in time");
         let message: Value =
@@ -279,7 +266,6 @@ impl Client {
         last
     }
 
-    /// Disconnects, and waits for the agent to end.
     pub async fn leave(self) {
         let Self { link, agent, .. } = self;
         drop(link);

@@ -10,7 +10,6 @@ use tokio::task::JoinHandle;
 
 type Seen = Arc<Mutex<Vec<(String, Value)>>>;
 
-/// An MCP server over HTTP. Dropping it stops it.
 pub(crate) struct Endpoint {
     address: SocketAddr,
     seen: Seen,
@@ -28,7 +27,6 @@ impl Endpoint {
         Self::start(false).await
     }
 
-    /// Starts a server that serves only a web page.
     pub(crate) async fn html() -> Self {
         Self::start(true).await
     }

@@ -11,7 +11,6 @@ use crate::common::Client;
 /// Answer to a request: a result, an error, or no answer.
 pub(crate) type Reply = Option<Result<Value, Value>>;
 
-/// A simulated user. Clones share their state.
 #[derive(Clone, Default)]
 pub(crate) struct SimulatedUser(Arc<Mutex<State>>);
 
@@ -49,13 +48,11 @@ impl SimulatedUser {
         self.state().files.get(path).cloned()
     }
 
-    /// Starts a client of this user with all capabilities.
     pub(crate) async fn client(&self, settings: Settings) -> Client {
         let fs = json!({"readTextFile": true, "writeTextFile": true});
         self.client_with(settings, json!({"fs": fs, "terminal": true})).await
     }
 
-    /// Starts a client of this user with these capabilities.
     pub(crate) async fn client_with(&self, settings: Settings, capabilities: Value) -> Client {
         let mut client = Client::v1(settings, capabilities).await;
         let user = self.clone();

@@ -23,7 +23,6 @@ pub(crate) fn states(client: &Client) -> Vec<&str> {
     client.updates.iter().filter_map(|update| update["state"].as_str()).collect()
 }
 
-/// Opens a session, and discards the updates about it.
 pub(crate) async fn session(client: &mut Client) -> String {
     let answer = client.ask("session/new", json!({"cwd": "/project"})).await.unwrap();
     same::<v2::NewSessionResponse>(&answer);

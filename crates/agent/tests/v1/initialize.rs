@@ -113,7 +113,6 @@ async fn params_that_are_not_an_object_are_refused() {
     client.leave().await;
 }
 
-/// Generates any JSON of limited depth.
 fn anything() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),
@@ -174,7 +173,6 @@ fn params() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Checks that the response is valid for any params.
 async fn check(params: Value) -> Result<(), TestCaseError> {
     let asked = params["protocolVersion"].as_u64().and_then(|version| u16::try_from(version).ok());
     let mut client = Client::start(demo());

@@ -105,7 +105,6 @@ struct Request<'a> {
     options: Option<&'a RawValue>,
     #[serde(borrow, rename = "_meta")]
     meta: Option<&'a RawValue>,
-    /// Text of an elicitation request.
     #[serde(borrow)]
     message: Option<&'a RawValue>,
     #[serde(borrow)]

@@ -115,7 +115,6 @@ pub(super) struct Params<'a> {
     pub(super) meta: Option<&'a RawValue>,
 }
 
-/// Members that all updates share.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct UpdateHead<'a> {
@@ -140,7 +139,6 @@ pub(super) struct Chunk<'a> {
     pub(super) content: &'a RawValue,
 }
 
-/// A complete message (v2).
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct CompleteMessage<'a> {
@@ -194,7 +192,6 @@ pub(super) struct Fields<'a> {
     pub(super) meta: Option<&'a RawValue>,
 }
 
-/// An announced child session (v2).
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Child<'a> {

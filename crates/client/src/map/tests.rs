@@ -13,7 +13,6 @@ use serde_json::{Value, json};
 use super::*;
 use crate::event::Status;
 
-/// A mapper, and the events that it has pushed.
 pub(super) struct Stage {
     pub(super) mapper: Mapper,
     pub(super) events: Vec<RuntimeEvent>,

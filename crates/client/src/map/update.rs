@@ -231,7 +231,6 @@ impl Mapper {
         Ok(Handled::Yes)
     }
 
-    /// Handles a complete message (v2).
     fn add_complete_message(
         &mut self,
         role: Role,

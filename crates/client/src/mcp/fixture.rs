@@ -212,7 +212,6 @@ impl Fixture {
         }
     }
 
-    /// Sends a message in the current form.
     pub(super) async fn message(&self, server: &str, method: &str, params: Value) -> Result<Value, i64> {
         let request = self.fresh();
         let message = json!({"serverId": server, "requestId": request, "method": method, "params": params});

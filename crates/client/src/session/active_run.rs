@@ -118,7 +118,6 @@ impl ActiveRun {
         }
         self.event_queue.push_all(events);
         if let Some(waiting) = self.result.take() {
-            // Sending fails if the caller has dropped the receiver.
             let _ = waiting.send(result);
         }
     }

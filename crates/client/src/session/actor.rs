@@ -44,7 +44,6 @@ pub(super) struct ActorInputs {
     pub(super) strays: mpsc::Receiver<Item>,
 }
 
-/// State of a session's task.
 pub(super) struct Actor {
     pub(super) shared: Arc<Shared>,
     pub(super) id: Arc<str>,
@@ -179,7 +178,6 @@ impl Actor {
                     let payload = Payload::ConfigRejected { option, value, reason };
                     self.mapper.provider_event(payload, now_ms(), &mut self.events);
                     self.flush();
-                    // Sending fails if the caller has dropped the receiver.
                     let _ = told.send(());
                 }
                 ActorEvent::Command(Some(Command::Close { reply })) => break Some(reply),
@@ -332,7 +330,6 @@ impl Actor {
             }
         }
         if let Some(closing) = closing {
-            // Sending fails if the caller has dropped the receiver.
             let _ = closing.send(());
         }
     }

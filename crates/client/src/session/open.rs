@@ -150,7 +150,6 @@ pub(crate) async fn begin(
     let id: Arc<str> = id.into();
     permissions.set_session(&id);
     if let Some(looking) = looking {
-        // Waiting fails only if the runtime shuts down.
         permissions.set_confined(looking.await.unwrap_or_default());
     }
     let snapshot = Arc::new(Mutex::new(snapshot));

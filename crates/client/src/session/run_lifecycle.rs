@@ -63,7 +63,6 @@ impl Actor {
         reply: oneshot::Sender<Result<RunHandle, ClientError>>,
     ) {
         let outcome = self.try_begin(request).await;
-        // Sending fails if the caller has dropped the receiver. The run continues.
         let _ = reply.send(outcome);
     }
 

@@ -90,7 +90,6 @@ impl Actor {
         false
     }
 
-    /// Restarts the measurement of silence.
     pub(super) fn reset_silence_timer(&mut self) {
         let until = Instant::now() + self.shared.agent.deadlines.silence;
         self.silence = (self.shared.peer.link_stats().frames_in, until);

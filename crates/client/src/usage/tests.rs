@@ -46,7 +46,6 @@ fn used(used: u64) -> Value {
     json!({"used": used, "size": 1000})
 }
 
-/// Checks the detected input and output of each turn.
 #[track_caller]
 fn check_detected(reports: &[(u64, u64)], expected: &[(u64, u64)]) {
     let turns: Vec<(&[Value], Value)> = reports.iter().map(|(i, o)| (&[][..], report(*i, *o))).collect();

@@ -34,7 +34,6 @@ pub(crate) enum Begin {
     Fork(String),
 }
 
-/// A session, and everything that must live as long.
 pub(crate) struct Driven {
     pub(crate) runtime: Runtime,
     pub(crate) session: Session,

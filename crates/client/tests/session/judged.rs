@@ -535,7 +535,6 @@ async fn git_is_not_read_only_inside_a_bare_repository() {
     }
 }
 
-/// Converts JSON to an inline table of TOML.
 fn toml(value: &Value) -> String {
     match value {
         Value::Object(fields) => {

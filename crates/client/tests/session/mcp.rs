@@ -18,7 +18,6 @@ use crate::common::{Stage, all, payloads};
 
 const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A server with one tool that echoes its input.
 async fn server() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("it has one");

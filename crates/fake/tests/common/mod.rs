@@ -26,7 +26,6 @@ pub(crate) fn able() -> Value {
 }
 
 impl Talk {
-    /// Starts the agent. Nothing is sent yet.
     pub(crate) fn start(script: &str) -> Self {
         let script = Script::builtin(script).unwrap_or_else(|| Script::parse(script).expect("a script"));
         let stage = stage();
@@ -99,7 +98,6 @@ impl Talk {
         }
     }
 
-    /// Receives everything until the session is idle (version 2).
     pub(crate) async fn until_idle(&mut self, mut serve: impl FnMut(&Value) -> Option<Value>) {
         loop {
             let message = self.next().await.expect("the agent ends its turn before it goes");
@@ -120,7 +118,6 @@ impl Talk {
         }
     }
 
-    /// Runs a whole turn in either version.
     pub(crate) async fn turn(&mut self, prompt: &str, serve: impl FnMut(&Value) -> Option<Value>) {
         let id = self.prompt(prompt).await;
         match self.version {
@@ -174,7 +171,6 @@ impl Talk {
         assert!(known, "not an update of v{}: {text}", self.version);
     }
 
-    /// Returns the recorded text of the agent's answers.
     pub(crate) fn agent_text(&self) -> String {
         let updates = self.log.lines().filter_map(|line| line.strip_prefix("← {"));
         let updates = updates.filter_map(|line| serde_json::from_str::<Value>(&format!("{{{line}")).ok());
@@ -184,13 +180,11 @@ impl Talk {
             .collect()
     }
 
-    /// Disconnects, and returns how the agent ended.
     pub(crate) async fn leave(mut self) -> Ended {
         self.client.hang_up();
         self.agent.await.expect("the agent does not panic")
     }
 
-    /// Waits for the agent to end by itself.
     pub(crate) async fn ended(self) -> Ended {
         self.agent.await.expect("the agent does not panic")
     }

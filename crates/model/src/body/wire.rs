@@ -37,7 +37,6 @@ pub(super) struct StreamOptions {
     pub(super) include_usage: bool,
 }
 
-/// Thinking effort in OpenRouter's format.
 #[derive(Serialize)]
 pub(super) struct Reasoning {
     pub(super) effort: &'static str,

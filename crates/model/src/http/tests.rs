@@ -11,7 +11,6 @@ use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use super::*;
 use crate::{Client, Completion, Message, Request};
 
-/// Response of every server in this file.
 const ANSWER: &str = r#"{"choices":[{"message":{"content":"Hello"},"finish_reason":"stop"}]}"#;
 
 fn request() -> Request {

@@ -17,7 +17,6 @@ fn stop() -> Vec<u8> {
     data(&finish("stop"))
 }
 
-/// Checks the answer for a stream of these bytes.
 #[track_caller]
 fn check(reply: Reply, expected: &str) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");

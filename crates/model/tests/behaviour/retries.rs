@@ -9,7 +9,6 @@ use serde_json::json;
 
 use crate::support::{SHOWN, StillClock, ask, client, client_with, endpoint, play, play_on, request};
 
-/// Tolerance for timers, which count in whole milliseconds.
 const TICK: Duration = Duration::from_millis(2);
 
 async fn first_note(client: &Client) -> Result<ReplyNote, ModelError> {

@@ -73,7 +73,6 @@ pub(crate) fn result(call: &str, text: &str) -> Message {
     })
 }
 
-/// Everything that one request leads to.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) events: Vec<ReplyEvent>,
@@ -191,7 +190,6 @@ pub(crate) struct StillClock {
 }
 
 impl StillClock {
-    /// Stops the clock of this runtime.
     pub(crate) fn new() -> Self {
         tokio::time::pause();
         let (hold, held) = sync_channel::<()>(0);

@@ -39,10 +39,8 @@ async fn check(reply: Reply, set: impl FnOnce(&mut Limits), text: &str) {
     assert_eq!(server.seen().len(), 1, "{described}: whoever waited in vain does not want to wait again");
 }
 
-/// Time limit that is shorter than all default limits.
 const LIMIT: Duration = Duration::from_secs(7);
 
-/// Time limit that passes in real time.
 const SHORT: Duration = Duration::from_millis(60);
 
 fn comments() -> Step {

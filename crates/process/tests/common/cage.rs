@@ -17,7 +17,6 @@ pub(crate) const LAUNCHER: &str = "NARROWS_TEST_BWRAP";
 /// Variable with the path of a directory in which an unprivileged user may create directories.
 pub(crate) const PLACE: &str = "NARROWS_TEST_PLACE";
 
-/// Returns all sandboxes that work on this machine.
 pub(crate) async fn mechanisms() -> Vec<Support> {
     let launcher = match std::env::var_os(LAUNCHER) {
         Some(path) => Support::bubblewrap_at(path).await,

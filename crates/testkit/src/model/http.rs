@@ -123,7 +123,6 @@ mod tests {
                 drop(from);
             };
             let writing = async move {
-                // Writing fails if the reader has stopped at an error.
                 let _ = tokio::io::AsyncWriteExt::write_all(&mut to, bytes).await;
             };
             tokio::join!(reading, writing);

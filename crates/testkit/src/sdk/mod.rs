@@ -19,7 +19,6 @@ use tokio_util::compat::{Compat, TokioAsyncReadCompatExt, TokioAsyncWriteCompatE
 /// permission first. With `read PATH` it reads that file through the client (v1 only). With `wait` it waits
 /// for a cancellation.
 pub async fn agent_on_stdio() {
-    // An error at the end of the connection does not matter here.
     let _ = agent_on(Stdio::new()).await;
 }
 
@@ -37,7 +36,6 @@ pub async fn agent_on(transport: impl ConnectTo<Agent> + 'static) -> Result<(), 
 #[must_use]
 pub fn agent_on_link() -> Link {
     let (ours, theirs) = tokio::io::duplex(256 << 10);
-    // An error at the end of the connection does not matter here.
     tokio::spawn(async { agent_on(streams(theirs)).await.ok() });
     let (reader, writer) = tokio::io::split(ours);
     narrows_link::stream(reader, writer, &narrows_link::Options::default())

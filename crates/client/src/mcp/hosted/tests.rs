@@ -13,7 +13,6 @@ mod legacy;
 mod ours;
 
 impl Hosting {
-    /// Waits until every server is ready or has failed.
     async fn settled(&self) {
         if let Some(servers) = &*self.servers.read().await {
             servers.wait_until_settled(TEST_TIMEOUT).await;

@@ -20,7 +20,6 @@ fn can(stdio: bool, http: bool, sse: bool, acp: bool) -> AgentCan {
     AgentCan { mcp_stdio: stdio, mcp_http: http, mcp_sse: sse, mcp_acp: acp, ..AgentCan::default() }
 }
 
-/// Checks the descriptors without their ids, which are unique.
 #[track_caller]
 fn check(version: Version, can: AgentCan, servers: &[ServerConfig], expected: Result<Value, &str>) {
     let planned = plan(version, &can, servers, None);
@@ -42,7 +41,6 @@ fn check(version: Version, can: AgentCan, servers: &[ServerConfig], expected: Re
     assert_eq!(planned.map_err(|error| error.to_string()), expected.map_err(str::to_owned));
 }
 
-/// Checks that the official types can parse the descriptor.
 #[track_caller]
 fn official(version: Version, descriptor: &Value) {
     let kind = descriptor["type"].as_str().unwrap_or("stdio");

@@ -32,7 +32,6 @@ pub(super) async fn compare_with_disk(
     let without_old = |change: &FileChange| FileChange { old_text: None, ..change.clone() };
     let fallback = changes.iter().map(without_old).collect();
     let comparing = tokio::task::spawn_blocking(move || compare(changes, &cwd));
-    // The spawned task fails only if the runtime shuts down.
     comparing.await.unwrap_or((fallback, ShownChange::Whole))
 }
 

@@ -4,7 +4,6 @@ use narrows_mcp::{Bridge, BridgeError, BridgeFuture, Content};
 
 use super::*;
 
-/// Transports messages like an agent.
 struct Carrier(Peer);
 
 impl Bridge for Carrier {
