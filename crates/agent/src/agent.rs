@@ -128,7 +128,6 @@ pub(crate) struct Agent {
     /// `true` if the agent starts the MCP servers that a client names.
     pub(crate) accepts_servers: bool,
     pub(crate) server_confinement: Option<narrows_mcp::Confinement>,
-    /// Working directory of the agent's process.
     pub(crate) working_dir: PathBuf,
     disconnected: StopSignal,
     connection: Mutex<Connection>,
@@ -146,7 +145,6 @@ struct Connection {
     client: ClientInfo,
 }
 
-/// Capabilities and identity of the client.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ClientInfo {
     pub(crate) can: ClientCan,

@@ -25,10 +25,8 @@ const MAX_MODELS: usize = 1000;
 /// Id under which no model is offered, because some clients use `default` for "no model chosen".
 const RESERVED_ID: &str = "default";
 
-/// The model that a session uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Choice {
-    /// Index of the endpoint in the settings.
     pub(crate) route: usize,
     pub(crate) model: String,
     pub(crate) effort: Option<Effort>,

@@ -48,7 +48,6 @@ struct StartedTurn {
     guard: TurnGuard,
     message: String,
     blocks: Vec<Block>,
-    /// Content blocks as the client sent them.
     content: Vec<Value>,
     version: Version,
     /// `true` if the client that sent the prompt decides about commands itself.

@@ -313,7 +313,6 @@ impl Turn {
         }
     }
 
-    /// Shows an answer while it arrives.
     async fn stream_answer(&mut self, choice: &Choice, request: &Request) -> Result<Completion, StopReason> {
         let agent = Arc::clone(&self.agent);
         let mut reply = agent.catalog.client(choice).chat(request);
@@ -385,7 +384,6 @@ impl Turn {
         Ok(())
     }
 
-    /// Sends all pending warnings, each once.
     async fn send_warnings(&mut self) -> Result<(), StopReason> {
         let (mut warnings, servers) = {
             let mut state = self.session.state();

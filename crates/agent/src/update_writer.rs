@@ -66,7 +66,6 @@ pub(crate) struct UpdateWriter {
     version: Version,
     open: Option<OpenMessage>,
     items: Vec<RecordedItem>,
-    /// Number of sent updates, for the keepalive.
     sent_count: Arc<AtomicU64>,
 }
 

@@ -41,7 +41,6 @@ struct State {
 pub(crate) struct EarlyRequests {
     state: Mutex<State>,
     opening: AtomicUsize,
-    /// Set after the first refusal was logged.
     has_refused: AtomicBool,
 }
 

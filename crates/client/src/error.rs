@@ -42,7 +42,6 @@ pub enum LoginKind {
     /// The user sets environment variables of the agent.
     Environment {
         variables: Vec<String>,
-        /// Required variables that are not set.
         missing: Vec<String>,
     },
     /// The user starts the agent in a terminal with these arguments.

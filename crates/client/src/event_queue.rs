@@ -32,7 +32,6 @@ pub(crate) trait QueueItem {
 
 struct State<T> {
     waiting: VecDeque<T>,
-    /// Total size of the queued events.
     bytes: usize,
     /// Number of events dropped since the last read.
     dropped: u64,
@@ -62,7 +61,6 @@ pub(crate) struct EventQueue<T> {
     shared: Arc<Shared<T>>,
 }
 
-/// Receiving end of an event queue.
 pub(crate) struct Reader<T> {
     shared: Arc<Shared<T>>,
 }

@@ -28,7 +28,6 @@ pub(crate) enum PermissionNotice {
     Other(Payload),
 }
 
-/// Who or what decided a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DecidedBy {
     Policy,

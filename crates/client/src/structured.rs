@@ -40,7 +40,6 @@ pub(crate) enum SchemaError {
 
 #[derive(Debug)]
 pub(crate) struct AnswerSchema {
-    /// Schema that the model is shown.
     shown: Value,
     /// `true` if the schema shown to the model wraps the given schema in an object.
     wrapped: bool,

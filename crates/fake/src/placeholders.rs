@@ -2,7 +2,6 @@
 
 use serde_json::Value;
 
-/// Values that replace placeholders in texts.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PlaceholderValues {
     /// `{prompt}`: the text of the prompt.

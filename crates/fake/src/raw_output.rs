@@ -20,7 +20,6 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 /// Bytes to write, and a channel for the number of written bytes.
 type Job = (Bytes, oneshot::Sender<io::Result<usize>>);
 
-/// Output for bytes that are not messages.
 pub(crate) struct RawOutput {
     state: Mutex<State>,
 }

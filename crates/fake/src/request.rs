@@ -25,7 +25,6 @@ pub(crate) type RequestFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// Plan for a request: its result, the script steps to run, and the updates to send.
 struct Plan {
     result: Value,
-    /// Script event that the request triggers.
     event: Option<Event>,
     session: Option<Arc<Session>>,
     /// Updates sent in `session` before the response.

@@ -28,7 +28,6 @@ pub struct Script {
     pub(crate) modes: Vec<String>,
     pub(crate) auth: Option<Auth>,
     pub(crate) capabilities: Capabilities,
-    /// Steps before the response to certain requests.
     pub(crate) on: BTreeMap<Event, Vec<Step>>,
     pub(crate) turns: Vec<Turn>,
 }

@@ -10,10 +10,8 @@ use tokio::sync::watch;
 use crate::history::History;
 use crate::scripted_response::ScriptedResponse;
 
-/// A prompt that has no response yet.
 pub(crate) struct Prompt {
     pub(crate) response: ScriptedResponse,
-    /// Content blocks as the client sent them.
     pub(crate) blocks: Vec<Value>,
     pub(crate) text: String,
 }

@@ -257,7 +257,6 @@ impl StepRunner {
         Ok(())
     }
 
-    /// Sends an update and records it.
     pub(crate) async fn send_update(&self, update: Value) -> StepResult {
         if let Some(session) = &self.session {
             session.record(&update);
@@ -265,7 +264,6 @@ impl StepRunner {
         self.unless_cancelled(self.replay(update)).await?
     }
 
-    /// Sends an update that is not recorded.
     pub(crate) async fn replay(&self, update: Value) -> StepResult {
         let params = json!({"sessionId": self.values.session, "update": update});
         to_step_result(self.agent.peer.notify(method::SESSION_UPDATE, &params).await)
@@ -309,7 +307,6 @@ impl StepRunner {
         }
     }
 
-    /// Sends the response. Later calls do nothing.
     pub(crate) async fn finish(&mut self, end: RunEnd) {
         let end = if end == RunEnd::Done && self.is_ending_turn { RunEnd::Cancelled } else { end };
         if end == RunEnd::Silent {

@@ -98,7 +98,6 @@ fn accepts_block(can: &Capabilities, block: &Value) -> bool {
     }
 }
 
-/// Returns the text of all blocks.
 fn prompt_text(blocks: &[Value]) -> String {
     let word = |block: &Value| {
         let text = match block["type"].as_str() {
@@ -184,7 +183,6 @@ async fn acknowledge_prompt(runner: &mut StepRunner, prompt: Prompt) -> StepResu
     Ok(())
 }
 
-/// Runs the script's turn for the prompt.
 async fn run_script_turn(runner: &mut StepRunner) -> RunEnd {
     let agent = Arc::clone(&runner.agent);
     let turn_index = runner.session.as_ref().map_or(0, |session| session.turn_index());

@@ -214,7 +214,6 @@ impl Server {
         }
     }
 
-    /// Collects the client's responses, and answers the waiting call after the fifth.
     fn handle_notification(&mut self, message: &Value) -> io::Result<()> {
         self.answers.push(message.clone());
         if self.answers.len() < 5 {

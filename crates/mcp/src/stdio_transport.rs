@@ -151,7 +151,6 @@ struct LineBuffer {
     long: Option<LongLine>,
 }
 
-/// An unfinished line that exceeds the limit.
 struct LongLine {
     head: Vec<u8>,
     tail: Vec<u8>,

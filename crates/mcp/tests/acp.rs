@@ -22,7 +22,6 @@ struct Client {
     abandoned: Arc<Notify>,
 }
 
-/// Notified when the bridge's future is dropped before its answer.
 struct Pending(Arc<Notify>);
 
 impl Drop for Pending {

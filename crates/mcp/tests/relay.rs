@@ -8,7 +8,6 @@ use narrows_process::Environment;
 use narrows_testkit::example::example;
 use serde_json::{Map, Value, json};
 
-/// Longer than any operation here takes on a loaded machine.
 const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// `examples/mcp_server.rs`, which cargo builds beside the tests.

@@ -11,7 +11,6 @@ use narrows_testkit::wait::{alive_with_marker, wait_until};
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 
-/// Longer than any operation here takes on a loaded machine.
 const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// `examples/mcp_server.rs`, which cargo builds beside the tests.

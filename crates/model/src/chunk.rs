@@ -50,7 +50,6 @@ pub(crate) enum ChunkOutcome {
     Skipped,
 }
 
-/// An answer that is being assembled.
 #[derive(Debug, Default)]
 pub(crate) struct Assembly {
     message: Assistant,

@@ -139,7 +139,6 @@ pub(crate) struct Outgoing {
     pub(crate) body: Option<Bytes>,
 }
 
-/// A failure before a usable response arrived.
 #[derive(Debug)]
 pub(crate) struct SendError {
     pub(crate) error: ModelError,

@@ -44,7 +44,6 @@ const BOM: &[u8] = b"\xef\xbb\xbf";
 /// Parser of server-sent events. Call [`Sse::feed`], then [`Sse::next`] until it returns `None`.
 #[derive(Debug)]
 pub(crate) struct Sse {
-    /// Bytes that are not parsed yet.
     read: Bytes,
     line: BytesMut,
     data: Data,

@@ -207,7 +207,6 @@ impl WorkerPlan<'_> {
         Ok(())
     }
 
-    /// Executes the program. Returns only on failure.
     pub(crate) fn execute(&self) -> (Stage, Errno) {
         (Stage::Exec, sys::execute(self.program, self.argv, self.envp))
     }

@@ -324,7 +324,6 @@ pub(crate) enum PreparedSandbox {
     Launcher { options: OwnedFd, filter: OwnedFd },
 }
 
-/// Filters for the worker's system calls.
 #[derive(Debug)]
 pub(crate) struct Filters {
     pub(crate) main: Vec<Instruction>,

@@ -107,7 +107,6 @@ fn send_datagrams(path: &str, say: &mut impl FnMut(&str, Result<(), Errno>)) {
     }
 }
 
-/// Tries to connect a socket of a pair to something else.
 fn reconnect(path: &str, say: &mut impl FnMut(&str, Result<(), Errno>)) {
     let address = SocketAddrUnix::new(path).unwrap();
     for kind in [SocketType::STREAM, SocketType::SEQPACKET] {
@@ -167,7 +166,6 @@ impl Inside {
     }
 }
 
-/// A process outside any sandbox, in a process group of its own.
 struct Victim(Child);
 
 impl Victim {
@@ -311,7 +309,6 @@ async fn a_message_queue_of_another_process_cannot_be_removed_from_inside() {
     assert_eq!(run(&format!("ipcrm -q {id} && echo still there")), "still there\n");
 }
 
-/// A terminal of the same user. Exists until it is dropped.
 struct TestTerminal {
     program: Child,
     path: String,

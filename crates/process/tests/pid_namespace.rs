@@ -52,7 +52,6 @@ async fn supervise() {
     child.wait().await;
 }
 
-/// Starts and ends a tree in which one process cannot be traced.
 async fn nest() {
     let mut spec = itself(&std::env::current_exe().unwrap(), "hidden");
     spec.orphan_grace = Duration::from_millis(100);
@@ -63,7 +62,6 @@ async fn nest() {
     say(&format!("{:?} {:?} {}", exit.class, exit.signal, exit.survivors));
 }
 
-/// Makes this process untraceable, like an SSH agent, and never exits.
 fn hide() {
     set_dumpable_behavior(DumpableBehavior::NotDumpable).unwrap();
     say("ready");

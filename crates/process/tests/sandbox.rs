@@ -37,7 +37,6 @@ fn role() {
     }
 }
 
-/// Tries every way to reach another process, and prints those that worked.
 fn reach(tcp: &str, udp: &str, unix: &str) {
     let mut lines = String::from("\n");
     let mut say = |name: &str, worked: bool| lines.push_str(&format!("@{name} {worked}\n"));
@@ -50,7 +49,6 @@ fn reach(tcp: &str, udp: &str, unix: &str) {
     std::io::stdout().write_all(lines.as_bytes()).unwrap();
 }
 
-/// Prints the available sandboxes, and all warnings of the search.
 fn probe() {
     tracing::subscriber::set_global_default(Warnings).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -41,7 +41,6 @@ fn say(line: &str) {
     std::io::stdout().write_all(format!("\n@{line}\n").as_bytes()).unwrap();
 }
 
-/// Runs the hostile tree until the input asks for its stop.
 async fn supervise() {
     let mark = Mark::from_text(&std::env::var(ROLE_MARK).unwrap());
     let child = hostile(&mark).await;
@@ -52,7 +51,6 @@ async fn supervise() {
     say(&format!("{:?}", exit.class));
 }
 
-/// Starts and stops workers, then counts remaining descriptors and processes.
 async fn churn() {
     let descriptor_count = || fs::read_dir("/proc/self/fd").unwrap().count();
     let mark = Mark::new();
@@ -93,7 +91,6 @@ fn abandon(runtime: tokio::runtime::Runtime) {
     say("done");
 }
 
-/// Closes the standard descriptors, so that descriptors opened later get their numbers.
 async fn closed() {
     let mut out = fs::File::from(rustix::io::dup(std::io::stdout()).unwrap());
     for fd in 0..3 {

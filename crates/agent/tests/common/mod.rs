@@ -90,7 +90,6 @@ impl Client {
         }
     }
 
-    /// Starts an agent and initializes version 1 with these capabilities.
     pub async fn v1(settings: Settings, capabilities: Value) -> Self {
         let mut client = Self::start(settings);
         let params = json!({
@@ -171,7 +170,6 @@ impl Client {
         self.ask("session/prompt", json!({"sessionId": session, "prompt": blocks})).await
     }
 
-    /// Sends a text prompt without waiting for the end of its turn.
     pub async fn begin_prompt(&mut self, session: &str, text: &str) -> u64 {
         let prompt = json!([{"type": "text", "text": text}]);
         self.begin("session/prompt", json!({"sessionId": session, "prompt": prompt})).await
@@ -191,7 +189,6 @@ impl Client {
         }
     }
 
-    /// Waits for a request of this method, and returns its params.
     pub async fn question(&mut self, method: &str) -> Value {
         loop {
             if let Some((_, params)) = self.requests.iter().find(|(asked, _)| asked == method) {

@@ -10,7 +10,6 @@ use crate::common::{chats, last_messages, settings};
 use crate::official::check_v1;
 use crate::simulated_user::{SimulatedUser, calls, ended, methods, statuses};
 
-/// Starts a model that calls a tool and then finishes.
 fn calling(tool: &str, arguments: Value) -> ModelServer {
     ModelServer::start([Reply::tool_call(tool, arguments), Reply::text("That is all I wanted to do.")])
 }

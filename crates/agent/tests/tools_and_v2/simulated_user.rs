@@ -105,7 +105,6 @@ pub(crate) fn methods(client: &Client) -> Vec<&str> {
     client.requests.iter().map(|(method, _)| method.as_str()).collect()
 }
 
-/// Waits until a call has ended, and returns all its updates merged.
 pub(crate) async fn ended(client: &mut Client) -> Value {
     client
         .update(|update| matches!(update["status"].as_str(), Some("completed" | "failed" | "cancelled")))

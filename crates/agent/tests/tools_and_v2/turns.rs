@@ -257,7 +257,6 @@ async fn a_turn_can_be_cancelled_while_the_gate_decides() {
     client.leave().await;
 }
 
-/// Advances the clock by a minute and returns the update that follows.
 async fn beat(client: &mut Client) -> Value {
     let before = client.updates.len();
     tokio::time::pause();

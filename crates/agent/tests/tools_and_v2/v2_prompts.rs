@@ -8,7 +8,6 @@ use serde_json::{Value, json};
 use crate::common::{Client, last_messages, settings};
 use crate::official::{check_v2, same};
 
-/// Sends a text prompt and returns the id of its message.
 pub(crate) async fn prompt(client: &mut Client, session: &str, text: &str) -> Value {
     let answer = client.prompt(session, text).await.unwrap();
     same::<v2::PromptResponse>(&answer);
@@ -30,7 +29,6 @@ pub(crate) async fn session(client: &mut Client) -> String {
     answer["sessionId"].as_str().unwrap().to_owned()
 }
 
-/// Checks that no other message arrives before the response to another request.
 pub(crate) async fn assert_quiet(client: &mut Client) {
     let before = client.updates.len();
     client.ask("session/list", json!({})).await.unwrap();

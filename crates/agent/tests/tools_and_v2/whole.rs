@@ -22,7 +22,6 @@ fn script(client: &Client) -> String {
     lines.collect()
 }
 
-/// Sorts the keys of a value, and replaces its changing parts.
 fn plain(key: &str, value: &Value, names: &mut Vec<String>) -> String {
     match value {
         Value::Object(members) if !matches!(key, "capabilities" | "agentCapabilities" | "models") => {

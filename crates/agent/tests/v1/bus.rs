@@ -15,7 +15,6 @@ async fn tagged(client: &mut Client, id: Value, tag: &str, method: &str, params:
         .await;
 }
 
-/// Waits for the response with this id, and returns the whole message.
 async fn response(client: &mut Client, id: &Value) -> Value {
     loop {
         let found =

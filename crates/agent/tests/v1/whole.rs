@@ -62,7 +62,6 @@ impl Record {
         }
     }
 
-    /// Replaces changing parts of a value, and sorts its keys.
     fn plain(&mut self, value: &Value) -> String {
         self.normal("", value).to_string()
     }

@@ -16,7 +16,6 @@ fn gate_member<'a>(meta: Option<&'a RawValue>, key: &str) -> Option<&'a RawValue
     serde_json::from_str::<Meta<'_>>(meta.get()).ok()?.aip44
 }
 
-/// Returns the gate's report on an approval.
 pub(super) fn approval(meta: Option<&RawValue>) -> Option<&RawValue> {
     #[derive(Deserialize)]
     struct Approval {

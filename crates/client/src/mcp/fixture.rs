@@ -20,7 +20,6 @@ use super::{
     Offer, Pending, Ran, Refusal, Run, ServerConfig, ServerRequest, ServiceError, Transport,
 };
 
-/// Longer than any operation here takes on a loaded machine.
 pub(super) const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Returns the path of `examples/mcp_server.rs` of the crate `mcp`, which cargo builds with the tests.
@@ -39,7 +38,6 @@ pub(super) struct Fixture {
     requests: Mutex<u32>,
 }
 
-/// A gate that allows the configured requests, and records all.
 pub(super) struct Porter {
     asked: Mutex<Vec<ServerRequest>>,
     verdict: Mutex<Verdict>,
@@ -76,7 +74,6 @@ impl Gate for Porter {
     }
 }
 
-/// Host services that record requests. All files have the same content.
 #[derive(Default)]
 pub(super) struct Host {
     asked: Mutex<Vec<String>>,

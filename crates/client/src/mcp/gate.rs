@@ -6,7 +6,6 @@ use super::Pending;
 
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ServerRequest {
-    /// Name that the user gave the server.
     pub(crate) server: String,
     pub(crate) method: String,
     /// Tool to call; `None` for other methods.

@@ -31,7 +31,6 @@ pub(crate) struct Run {
     pub(crate) args: Vec<String>,
     /// Environment variables in addition to those of the session.
     pub(crate) env: Vec<(String, String)>,
-    /// Working directory, relative to the session's directory.
     pub(crate) cwd: Option<PathBuf>,
     /// Time after which the command is killed and reported with [`Ran::timed_out`].
     pub(crate) time_limit: Duration,

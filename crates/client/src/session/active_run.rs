@@ -14,7 +14,6 @@ use crate::run::{RunError, RunResult};
 use crate::structured::AnswerSchema;
 use crate::turn::Turn;
 
-/// Reason for which a run is aborted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AbortReason {
     Requested,

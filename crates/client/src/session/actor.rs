@@ -53,7 +53,6 @@ pub(super) struct Actor {
     pub(super) services: Arc<Services>,
     pub(super) snapshot: Arc<Mutex<Snapshot>>,
     pub(super) mode_guard: Arc<ModeGuard>,
-    /// Queue of the events outside of runs.
     listener: EventQueue<RuntimeEvent>,
     pub(super) inputs: ActorInputs,
     pub(super) cancels: mpsc::Sender<Arc<str>>,
@@ -63,7 +62,6 @@ pub(super) struct Actor {
     pub(super) run: Option<ActiveRun>,
     /// Delay before the first prompt. `None` once that prompt was sent.
     pub(super) first_prompt_delay: Option<FirstPromptDelay>,
-    /// Tasks that answer requests of the agent.
     pub(super) tasks: JoinSet<Option<TaskOutcome>>,
     /// Permission requests of the agent that wait for a decision, by id.
     pub(super) held: BTreeMap<String, HeldRequest>,

@@ -159,7 +159,6 @@ impl Actor {
         self.mapper.permission_resolved(resolved, now_ms(), &mut self.events);
     }
 
-    /// Refuses an unsupported request, and reports it.
     fn refuse(&mut self, request: Request, error: &RpcError) {
         let data = Json::from_bytes_lossy(request.frame.bytes());
         let payload = Payload::Other { name: "request.refused".to_owned(), data };

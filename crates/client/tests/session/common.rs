@@ -89,7 +89,6 @@ impl Driven {
         self.place.path().canonicalize().expect("it is there").join(name)
     }
 
-    /// Ends the session and the agent, and waits for that.
     pub(crate) async fn leave(self) {
         self.session.close().await;
         self.runtime.close().await;

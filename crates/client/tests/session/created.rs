@@ -44,7 +44,6 @@ async fn prepared(prepare: impl FnOnce(&Path), scripts: &[&str]) -> Option<Drive
     Some(stage.open(&format!("[[turn]]\nsteps = [{steps}]\n")).await)
 }
 
-/// Returns the paths of denied changes, the reported problems, and the output.
 async fn played(driven: &Driven) -> (Vec<String>, Vec<String>, String) {
     let mut run = driven.session.run(RunRequest::text("Go")).await.expect("a run");
     let events = all(&mut run).await;

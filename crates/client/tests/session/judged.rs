@@ -11,7 +11,6 @@ use serde_json::{Value, json};
 
 use crate::common::{Driven, Stage, VERSIONS, all, payloads};
 
-/// A user who allows everything, and a list of all requests.
 fn agreeable(stage: Stage) -> (Stage, Arc<Mutex<Vec<PermissionRequest>>>) {
     let asked: Arc<Mutex<Vec<PermissionRequest>>> = Arc::default();
     let heard = Arc::clone(&asked);

@@ -7,7 +7,6 @@ use serde_json::json;
 
 use crate::common::{Stage, VERSIONS, all, kinds, payloads};
 
-/// Returns the reported loss of a turn with these steps.
 async fn lost(version: Version, steps: &str) -> serde_json::Value {
     let script = format!("[[turn]]\nsteps = [{steps}, {{ say = \"Done.\" }}]\n[[turn]]\nsteps = []");
     let driven = Stage::new(version, Access::Medium).open(&script).await;

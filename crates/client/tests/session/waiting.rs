@@ -80,7 +80,6 @@ async fn a_slow_reader_does_not_count_as_silence() {
     driven.leave().await;
 }
 
-/// An agent that reads nothing once its sessions are open.
 async fn deaf(mut link: Link, sessions: usize) {
     for number in 0..=sessions {
         let asked = link.receiver.recv().await.expect("a request");

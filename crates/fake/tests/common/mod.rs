@@ -16,7 +16,6 @@ pub(crate) struct Talk {
     session: String,
 }
 
-/// Returns version 1 capabilities of a client that offers everything.
 pub(crate) fn able() -> Value {
     json!({
         "fs": {"readTextFile": true, "writeTextFile": true},
@@ -34,7 +33,6 @@ impl Talk {
         Self { client: stage.client, log: String::new(), agent, version: 1, session: String::new() }
     }
 
-    /// Starts the agent and opens a session, which is not recorded.
     pub(crate) async fn open(version: u16, capabilities: Value, script: &str) -> Self {
         let mut talk = Self::start(script);
         talk.initialize(version, capabilities).await;
@@ -67,7 +65,6 @@ impl Talk {
         answer
     }
 
-    /// Sends a request and receives everything up to its response.
     pub(crate) async fn ask(&mut self, method: &str, params: Value) -> Value {
         let id = self.request(method, params).await;
         self.answer_to(id, |_| None).await
@@ -137,7 +134,6 @@ impl Talk {
         params
     }
 
-    /// Receives the next message and checks it against the schema.
     pub(crate) async fn next(&mut self) -> Option<Value> {
         let message = self.client.next().await?;
         let told = match (message.get("method").and_then(Value::as_str), &message) {

@@ -275,7 +275,6 @@ fn returned_extra<'a>(profile: &Profile, extra: &'a Map<String, Value>) -> Optio
     (!extra.is_empty() && profile.returns_extra()).then_some(extra)
 }
 
-/// Returns a text that replaces the part.
 fn part_as_text(part: &crate::Part) -> Cow<'_, str> {
     match part {
         crate::Part::Text { text } => text.as_str().into(),

@@ -8,7 +8,6 @@ use super::retry_after;
 /// Maximum nesting depth of errors that is searched, because gateways quote errors within errors.
 const MAX_DEPTH: usize = 6;
 
-/// Message and fields of an error body.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct ErrorText {
     /// Message for people. Empty if the body has none.

@@ -24,7 +24,6 @@ async fn ask(client: &Client) -> Result<Completion, ModelError> {
     Ok(reply.into_completion())
 }
 
-/// Reads one request and responds. Returns the head of the request.
 fn serve(stream: impl Read + Write, response: &str) -> Option<String> {
     let mut stream = BufReader::new(stream);
     let mut head = String::new();

@@ -47,7 +47,6 @@ fn check_with(parts: &[RequestPart], status: u16, message: &str, expected: Optio
     assert_eq!(found, expected, "{status} {message}");
 }
 
-/// Checks the dropped part, for a request that has every part.
 #[track_caller]
 fn check(status: u16, message: &str, expected: impl Into<Option<RequestPart>>) {
     check_with(&ALL, status, message, expected.into());

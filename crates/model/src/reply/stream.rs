@@ -36,7 +36,6 @@ pub(super) struct Incoming {
     pub(super) request_id: Option<String>,
     limits: Limits,
     read_deadline: ReadDeadline,
-    /// HTTP chunks that are not decoded yet.
     unread: std::vec::IntoIter<Bytes>,
     decoder: Decoder,
 }

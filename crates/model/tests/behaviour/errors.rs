@@ -8,7 +8,6 @@ use serde_json::json;
 
 use crate::support::{ask, client_with, endpoint, request};
 
-/// Returns the failure for this reply, without retries and with this key.
 async fn failure(reply: Reply, key: &str) -> ModelError {
     let server = ModelServer::start(reply);
     let client = client_with(&server, |endpoint| {

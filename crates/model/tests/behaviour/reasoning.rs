@@ -6,7 +6,6 @@ use serde_json::{Value, json};
 
 use crate::support::{ask, body_of, call, calls, client_of, deltas, play, request, result, with_tools};
 
-/// Checks the reasoning and the text of a stream of these deltas.
 async fn check(pieces: &[Value], thought: &str, text: &str) {
     let outcome = play(deltas(pieces, "stop")).await;
     assert_eq!((outcome.thought().as_str(), outcome.text().as_str()), (thought, text), "{pieces:?}");

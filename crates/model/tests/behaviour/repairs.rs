@@ -36,7 +36,6 @@ async fn check(plan: Plan, provider: Provider, asked: &Request, what: &[RequestP
     seen
 }
 
-/// Returns a request with every part that can be refused by name.
 fn full() -> Request {
     Request {
         system: Some("Be brief.".to_owned()),

@@ -130,7 +130,6 @@ pub(crate) async fn ask(client: &Client, request: &Request) -> Outcome {
     ask_and(client, request, |_| {}).await
 }
 
-/// Gate of a reply that continues after its first part was shown.
 pub(crate) const SHOWN: &str = "shown";
 
 /// Requests an answer whose stream waits at [`SHOWN`], and reads it to its end.
@@ -165,7 +164,6 @@ pub(crate) async fn play(plan: impl Into<Plan>) -> Outcome {
     ask(&client(&server), &request()).await
 }
 
-/// Returns the body of the only HTTP request for this request.
 pub(crate) async fn body_of(provider: Provider, request: &Request) -> Value {
     let server = ModelServer::start(Reply::text("ok"));
     let outcome = ask(&client_of(&server, provider), request).await;

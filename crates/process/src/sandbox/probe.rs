@@ -12,7 +12,6 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Exit status of the probe's program. A launcher that fails does not exit with this status.
 const PROBE_STATUS: i32 = 42;
 
-/// Reason why a sandbox does not work.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ProbeError {
     Lacking(String),

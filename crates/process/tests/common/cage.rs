@@ -35,7 +35,6 @@ pub(crate) async fn mechanisms() -> Vec<Support> {
     usable
 }
 
-/// Returns Landlock with a PID namespace, if it works on this machine.
 pub(crate) async fn with_pid_namespace() -> Option<Support> {
     let support = Support::namespaces().await;
     if !has_pid_namespace(&support) {

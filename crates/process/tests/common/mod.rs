@@ -10,10 +10,8 @@ use narrows_process::{Child, Ladder, Spec};
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 
-/// Timeout of a step. It expires only if something is broken.
 pub(crate) const STEP_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Short grace periods, so that a worker that resists costs little time.
 pub(crate) const QUICK: Ladder =
     Ladder { eof_grace: Duration::from_millis(100), term_grace: Duration::from_millis(100) };
 
@@ -28,7 +26,6 @@ pub(crate) const HOSTILE: &str = "
     exec sleep 1000";
 pub(crate) const HOSTILE_COUNT: usize = 5;
 
-/// A variable in the environment of every process of one tree.
 #[derive(Clone)]
 pub(crate) struct Mark(String);
 
@@ -83,7 +80,6 @@ pub(crate) fn exists(pid: u32) -> bool {
     fs::exists(format!("/proc/{pid}")).unwrap()
 }
 
-/// Returns the state letter of a process, if the process exists.
 pub(crate) fn state(pid: u32) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(") ")?.1.chars().next()

@@ -89,7 +89,6 @@ pub async fn drive_v2_on(transport: impl ConnectTo<Client> + 'static, prompt: &s
     client_v2::drive(transport, prompt.to_owned()).await
 }
 
-/// Serializes a protocol enum to its name.
 fn word(value: &impl serde::Serialize) -> Option<String> {
     serde_json::to_value(value).ok()?.as_str().map(str::to_owned)
 }

@@ -11,7 +11,6 @@ fn lines(stage: &Stage) -> String {
     lines.join("\n")
 }
 
-/// Plays updates as text, because raw JSON depends on its writer.
 fn play(stage: &mut Stage, updates: &str) {
     for update in updates.lines().map(str::trim).filter(|line| !line.is_empty()) {
         stage.params(format!(r#"{{"sessionId":"s","update":{update}}}"#).as_bytes());

@@ -75,7 +75,6 @@ fn sample(name: &str) -> Value {
     sample
 }
 
-/// Returns the names of the events that a variant becomes.
 fn expected(name: &str) -> &'static [&'static str] {
     match name {
         "agent_message_chunk" | "agent_message" => &["assistant.delta"],

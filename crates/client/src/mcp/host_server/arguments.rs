@@ -4,7 +4,6 @@ use std::path::PathBuf;
 
 use serde_json::{Map, Value};
 
-/// Arguments that are not read yet.
 pub(super) struct Arguments(Map<String, Value>);
 
 impl Arguments {

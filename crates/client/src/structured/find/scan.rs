@@ -22,7 +22,6 @@ pub(super) struct Scanner<'t> {
 /// An object or list whose end is not found yet.
 struct Open {
     start: usize,
-    /// Depth of the deepest value inside.
     inner: usize,
 }
 

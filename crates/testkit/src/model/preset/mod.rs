@@ -42,7 +42,6 @@ fn with(mut value: Value, fields: Value) -> Value {
     value
 }
 
-/// Returns a complete call in one delta.
 fn whole_call(id: &str) -> Value {
     json!({"id": id, "type": "function", "function": {"name": TOOL, "arguments": ARGUMENTS}})
 }
