@@ -403,10 +403,13 @@ impl<O: GateOutput> GateCtx<'_, O> {
                 }
             }
             OnAuditFailure::FailAgentRequest(line, id) => {
+                // A request that expired, or that a closing client cannot answer, was answered before.
+                let served = self.gate.pending_at_client.remove(&id);
+                if matches!(served, Some(PendingAtClient::AlreadyAnswered { .. }) | None) {
+                    return;
+                }
                 self.send(GateDirection::ToAgent, &[&line], None, OnAuditFailure::Drop);
-                if let Some(PendingAtClient::Service { session, call, .. }) =
-                    self.gate.pending_at_client.remove(&id)
-                {
+                if let Some(PendingAtClient::Service { session, call, .. }) = served {
                     if let Some(session) = self.gate.sessions.get_mut(&session) {
                         session.calls.remove(&call);
                     }

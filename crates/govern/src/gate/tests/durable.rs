@@ -119,3 +119,24 @@ fn a_request_delayed_by_the_log_beyond_its_deadline_is_answered_once() {
     assert!(!seen.contains("a < {\"jsonrpc\":\"2.0\",\"id\":1"), "{seen}");
     assert!(fixture.gate.sessions.is_empty() && fixture.gate.pending_at_agent.is_empty());
 }
+
+#[test]
+fn a_request_of_the_agent_answered_before_the_log_fails_is_not_answered_again() {
+    let expire: fn(&mut Fixture) = |fixture| fixture.advance_clock(3_600);
+    let close: fn(&mut Fixture) = |fixture| fixture.gate.close_client_input(fixture.now, &mut fixture.output);
+    let read = ("fs/read_text_file", json!({"sessionId": "s", "path": "/w/a/b"}));
+    let listed = ("_x/listed", json!({"sessionId": "s"}));
+    for (name, (method, params), answer) in
+        [("expired", &read, expire), ("closed", &read, close), ("closed", &listed, close)]
+    {
+        let mut fixture = Fixture::with_turn();
+        fixture.gate.config.agent_methods = vec!["_x/listed".into()];
+        fill_log(&mut fixture);
+        fixture.agent_requests(9, method, params);
+        answer(&mut fixture);
+        let seen = fixture.take_seen() + "\n" + &fail_log(&mut fixture);
+        assert_eq!(seen.matches(r#"a < {"jsonrpc":"2.0","id":9,"#).count(), 1, "{name} {method}: {seen}");
+        assert!(!seen.contains(&format!(r#""method":"{method}""#)), "{name} {method}: {seen}");
+        assert!(fixture.gate.pending_at_client.is_empty(), "{name} {method}");
+    }
+}
