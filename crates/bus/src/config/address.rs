@@ -197,9 +197,9 @@ mod tests {
             let found = ListenerSettings::parse(url).expect_err(url);
             assert!(found.contains(reason), "{url}: {found}");
         }
-        check("", "it must be");
-        check("9000", "it must be");
-        check("udp://127.0.0.1:1", "it must be");
+        check("", "must be tcp");
+        check("9000", "must be tcp");
+        check("udp://127.0.0.1:1", "must be tcp");
         check("tcp:127.0.0.1:1", "two slashes");
         check("tcp://127.0.0.1", "port is missing");
         check("tcp://127.0.0.1:70000", "0 to 65535");
