@@ -6,6 +6,8 @@
 
 mod clients;
 mod sessions;
+#[cfg(test)]
+mod tests;
 mod text;
 mod workers;
 

@@ -270,9 +270,14 @@ impl Oracle {
         if !is_everybodys || self.workers[worker].identity.is_some() {
             // A session is loaded in the worker that has it, even if another identity loads one that was left
             // there.
-            let is_there = matches!(method, "session/load" | "session/resume")
-                && view.session().is_some_and(|name| self.workers[worker].sessions.contains_key(&*name));
-            self.used_by(worker, conn, is_there);
+            let here = view.session().and_then(|name| self.workers[worker].sessions.get(&*name).copied());
+            let is_there = matches!(method, "session/load" | "session/resume") && here.is_some();
+            // One without a client can also be closed and deleted where it is.
+            let is_ended = matches!(method, "session/close" | "session/delete")
+                && here.is_some_and(|here| self.is_left_to(here, conn));
+            if !is_ended {
+                self.used_by(worker, conn, is_there);
+            }
         }
         let truth = self.session_used(worker, conn, tag, method, session.as_deref(), view);
         if let Some(asked) = self.asked(tag) {
@@ -359,6 +364,15 @@ impl Oracle {
             self.conns[conn].asked.retain(|_, asked| *asked != tag);
         }
         array
+    }
+
+    /// Returns `true` if a session of the identity of `conn` has no client.
+    fn is_left_to(&self, truth: Truth, conn: ConnIndex) -> bool {
+        let state = self.truths.get(truth).and_then(Option::as_ref);
+        state.is_some_and(|state| {
+            let is_held = state.owner.is_some_and(|owner| self.conns[owner].open);
+            !is_held && state.identity == self.conns[conn].identity
+        })
     }
 
     fn used_by(&mut self, worker: WorkerIndex, conn: ConnIndex, is_there: bool) {
