@@ -250,7 +250,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let here = self.session_of(worker, name).or_else(|| self.root_of(worker, name));
         let known = here.or_else(|| self.core.sessions.find(name));
         let known = known.or_else(|| self.core.children.find(name).map(|child| child.root));
-        known.is_none_or(|key| self.may_reach(client, key))
+        // If owners are not kept, only an open session shows that the name is another identity's.
+        let is_anothers = |key| self.core.sessions.get(key).is_some_and(|open| open.identity != identity);
+        known.is_none_or(|key| self.may_reach(client, key) && !is_anothers(key))
             && self.claim_on(identity, name, known) == Claim::Own
     }
 

@@ -7,7 +7,8 @@ use std::ops::Deref;
 use rustc_hash::FxHashMap;
 
 use super::identity::Identity;
-use super::state::Pending;
+use super::session::SessionKey;
+use super::state::{InternalRequest, Pending, RequestOrigin};
 
 /// The unanswered requests of one worker, by the ids that the bus gave them.
 #[derive(Debug, Default)]
@@ -16,6 +17,8 @@ pub(super) struct PendingTable {
     /// Number of unanswered requests that open a session, new or stored.
     openings: usize,
     creations: FxHashMap<Identity, Creations>,
+    /// Number of requests of the bus that restore a session, per session.
+    restores: FxHashMap<SessionKey, usize>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -40,6 +43,9 @@ impl PendingTable {
             if pending.what.creates() {
                 self.creations.entry(opening.identity).or_default().all += 1;
             }
+        }
+        if let RequestOrigin::Internal(InternalRequest::Restore(key)) = pending.asker {
+            *self.restores.entry(key).or_default() += 1;
         }
         self.table.insert(number, pending);
     }
@@ -108,7 +114,20 @@ impl PendingTable {
         self.creations.iter().any(|(other, counts)| *other != identity && counts.all > counts.overdue)
     }
 
+    /// Returns `true` if a request restores this session.
+    pub(super) fn restores(&self, key: SessionKey) -> bool {
+        self.restores.contains_key(&key)
+    }
+
     fn uncount(&mut self, pending: &Pending) {
+        if let RequestOrigin::Internal(InternalRequest::Restore(key)) = pending.asker
+            && let Some(count) = self.restores.get_mut(&key)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.restores.remove(&key);
+            }
+        }
         let Some(opening) = &pending.opening else { return };
         self.openings -= 1;
         if pending.what.creates()

@@ -11,6 +11,7 @@ use super::Ctx;
 use super::api::{CoreOutput, PoolId};
 use super::batch::BatchKey;
 use super::errors::unknown_server;
+use super::former_names::NameUse;
 use super::open_order::OpeningPlace;
 use super::route::Route;
 use super::session::{SessionKey, SessionState, Waiting};
@@ -278,10 +279,14 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let Some(session) = self.core.sessions.get_mut(key) else { return };
         let Some(worker) = session.worker() else { return };
         session.place = SessionState::Lost(error.message.as_ref().into());
-        let agent_name = session.agent_name();
+        let (agent_name, identity) = (session.agent_name(), session.identity);
         if let Some(state) = self.core.worker(worker) {
             state.sessions.remove(&key);
             state.forget_alias(key, &agent_name);
+            if state.pending.restores(key) {
+                // The worker may still open the session, mention it and list it.
+                state.former.add(agent_name, identity, NameUse::Opened);
+            }
             state.restores.retain(|other| *other != key);
         }
         self.move_children(key, Some(worker), None);

@@ -503,7 +503,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
             owner.sessions.remove(&key);
         }
         if let Some(worker) = session.worker().and_then(|worker| self.core.worker(worker)) {
-            let is_opened = !session.provisional && matches!(session.place, SessionState::On(_));
+            // A worker that has not answered a restore may still open the session.
+            let may_have = matches!(session.place, SessionState::On(_)) || worker.pending.restores(key);
+            let is_opened = !session.provisional && may_have;
             let used = if is_opened { NameUse::Opened } else { NameUse::Asked };
             let name = session.agent_name();
             worker.forget_alias(key, &name);

@@ -17,6 +17,7 @@ mod governed;
 mod identities;
 mod identities_at_one_worker;
 mod keys;
+mod late_restores;
 mod limits;
 mod memory;
 mod name_owners;
