@@ -292,7 +292,7 @@ fn a_head_reveals_a_truncated_or_rewritten_log() {
     assert_snapshot!(against(&["--signer", "other.key.pub"]), @r#"
     --- stderr ---
     error: --against: invalid signature of "head.json"
-      because: it was signed with another key
+      because: the signature was made with another key
     hint: the head was signed by [KEY]
     --- exit 1 ---
     "#);

@@ -469,7 +469,7 @@ fn a_network_listener_needs_authentication() {
         ("url = \"https://127.0.0.1:0/acp\"", "needs a certificate"),
         (
             "url = \"http://127.0.0.1:0/acp\"\nauth = \"token\"\ntokens = \"none.toml\"",
-            "hint: `narrows token new NAME --file FILE` makes a file of tokens",
+            "hint: `narrows token new NAME --file FILE` creates a token file",
         ),
     ] {
         let text = format!(
