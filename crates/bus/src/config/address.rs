@@ -209,16 +209,16 @@ mod tests {
         check("tcp://example.com:1", "only 127.0.0.1");
         check("tcp://::1:1", "brackets");
         check("tcp://[127.0.0.1]:1", "no brackets");
-        check("unix:", "path is missing");
+        check("unix:", "path is empty");
         check("unix:~/a", "HOME");
         check("unix:$HOME/a", "variables");
         check(&format!("unix:/{}", "a".repeat(107)), "107");
         check("stdio:x", "nothing may follow");
         check("ws:127.0.0.1:1", "two slashes");
         check("ws://127.0.0.1/acp", "port is missing");
-        check("http://user@127.0.0.1:1/", "no name");
+        check("http://user@127.0.0.1:1/", "user name");
         check("http://127.0.0.1:1/a?b", "path");
-        check("http://example.com:1/a", "only");
+        check("http://example.com:1/a", "an address of this machine");
     }
 
     #[test]
