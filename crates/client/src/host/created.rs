@@ -5,7 +5,7 @@
 //! they name. So these names are checked while a command runs, and again after all of its processes have
 //! ended. New entries are moved aside. The command is then stopped, because it could create them again at
 //! once. New repositories stay, but they are reported: git in a directory above can run programs that their
-//! settings name. Every repository that exists when a command starts is watched, whoever created it.
+//! settings name. Every repository that exists when a command starts is watched.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -141,7 +141,7 @@ impl CreationGuard {
             let outcome = work(&watched);
             // The last reference may be dropped here, and the drop blocks.
             drop(watched);
-            // Nobody waits while the session closes.
+            // Sending fails if the session closes, because then no command waits for the result.
             _ = sender.send(outcome);
         });
         let check = match &self.checks {

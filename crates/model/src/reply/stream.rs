@@ -377,8 +377,8 @@ mod tests {
         assert!(!is_late_after(&mut read_deadline, 29).await, "only silence");
         read_deadline.read(idle);
         read_deadline.event_came(idle);
-        assert!(!is_late_after(&mut read_deadline, 29).await, "an event has ended it");
+        assert!(!is_late_after(&mut read_deadline, 29).await, "an event ends the silence");
         read_deadline.read(idle);
-        assert!(is_late_after(&mut read_deadline, 0).await, "a comment is none");
+        assert!(is_late_after(&mut read_deadline, 0).await, "a comment does not end the silence");
     }
 }
